@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from policies.decision import ClientPatience, RequestLimit, strictest_verdict
 from policies.engine import PolicyEngine
@@ -13,6 +14,14 @@ from policies.meters.meter import TICK_S
 from policies.meters.topic_meter import TopicMeter
 from policies.thresholds.broker_limits import TopicThresholdLimit
 from policies.verdict import DELAY, Verdict
+
+T = TypeVar("T")
+
+
+def present(found: T | None) -> T:
+    """What was found; the test fails where there is nothing."""
+    assert found is not None
+    return found
 
 
 def say(
@@ -78,9 +87,7 @@ def decide(
 
 def rejection(engine: PolicyEngine, node_id: int, topic: bytes, now: float) -> Verdict:
     """Why a topic that is over is rejected."""
-    verdict = decide(engine, node_id, topic, 1, now)
-    assert verdict is not None
-    return verdict
+    return present(decide(engine, node_id, topic, 1, now))
 
 
 def storage(engine: PolicyEngine, node_id: int, size: int, now: float) -> Verdict | None:

@@ -13,6 +13,7 @@ from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from tests.effort import lines_run
+from tests.examples import matrix
 from tests.policies.asking import fill, record, rejecting, threshold_of
 
 MB = 1_000_000
@@ -105,8 +106,9 @@ def first_rejection(said: list[tuple[float, bool]]) -> float:
     return next(at for at, is_in in said if not is_in)
 
 
-@pytest.mark.parametrize("phase", [number * 0.35 for number in range(15)])
-@pytest.mark.parametrize("rate", [5.5 * MB, 10.0 * MB, 50.0 * MB])
+@pytest.mark.parametrize(
+    ("phase", "rate"), matrix([number * 0.35 for number in range(15)], [5.5 * MB, 10.0 * MB, 50.0 * MB])
+)
 def test_a_topic_over_its_threshold_is_rejected_from_its_sixth_second_on(phase: float, rate: float) -> None:
     """Whenever it begins; Kafka's own meter would have its first rate after five seconds."""
     workers = workers_at_work()
@@ -172,26 +174,15 @@ def test_kafkas_internal_topics_take_no_share_and_have_no_threshold(name: str) -
     assert record(made.broker_meters(1), name.encode(), 1) is True
 
 
-def test_which_topics_are_internal_can_be_said() -> None:
-    made = PolicyEngine(0.0, internal=["mine"])
-    made.set_thresholds(20 * MB, {})
-    made.set_listed_topics(1, ["a", "mine", "__consumer_offsets"])
-    assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
-
-
-def test_a_topic_that_only_looks_internal_is_limited() -> None:
-    made = rejecting(total=20 * MB)
-    made.set_listed_topics(1, ["a", "__consumer_offsets_of_mine"])
-    assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
-
-
-def test_a_threshold_takes_its_part_of_a_broker_that_has_the_topic_and_of_no_other() -> None:
-    made = rejecting(total=20 * MB, clicks=5 * MB, big=18 * MB)
-    made.set_listed_topics(1, ["big"])
-    made.set_listed_topics(2, ["clicks", "a", "b"])
-    made.set_listed_topics(3, ["c"])
-    shares = [made.broker_meters(node_id).limits.thresholds.implicit_share for node_id in (1, 2, 3)]
-    assert shares == [2 * MB, 7.5 * MB, 20 * MB]
+def test_which_topics_are_internal_can_be_said_and_one_that_only_looks_so_is_limited() -> None:
+    for internal, listed in (
+        (["mine"], ["a", "mine", "__consumer_offsets"]),
+        (INTERNAL_TOPICS, ["a", "__consumer_offsets_of_mine"]),
+    ):
+        made = PolicyEngine(0.0, internal=internal)
+        made.set_thresholds(20 * MB, {})
+        made.set_listed_topics(1, listed)
+        assert made.broker_meters(1).limits.thresholds.implicit_share == 10 * MB
 
 
 def test_a_topic_that_moves_takes_its_part_along_and_one_that_is_deleted_gives_it_back() -> None:

@@ -9,7 +9,7 @@ from policies.engine import PolicyEngine
 from policies.limits.limiter import MAX_WAIT_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, HOLD, REJECT, STORAGE_PAUSE, STORAGE_THROTTLE
-from tests.policies.asking import decide, record, say, storage, threshold_of
+from tests.policies.asking import decide, present, record, say, storage, threshold_of
 
 WHY = "broker 2 volume /data: 5.0 GB of 100.0 GB free"
 
@@ -75,8 +75,7 @@ def test_brokers_that_were_not_known_before_have_their_line_too() -> None:
 
 def test_the_verdict_names_broker_volume_and_factor() -> None:
     one = engine(0.35)
-    verdict = storage(one, 1, 10_000, 0.0)
-    assert verdict is not None
+    verdict = present(storage(one, 1, 10_000, 0.0))
     assert WHY in verdict.text
     assert "at 35 % because of storage".replace(" %", "%") in verdict.text
     assert verdict.limit == pytest.approx(350.0)
@@ -84,11 +83,9 @@ def test_the_verdict_names_broker_volume_and_factor() -> None:
 
 def test_a_line_without_room_turns_away() -> None:
     one = engine(0.5)
-    limit = one.broker_meters(1).limits.storage_throttle
-    assert limit is not None
+    limit = present(one.broker_meters(1).limits.storage_throttle)
     limit.charge_request(round((MAX_WAIT_S + 1) * 500), 1, 0.0)
-    verdict = storage(one, 1, 1, 0.0)
-    assert verdict is not None
+    verdict = present(storage(one, 1, 1, 0.0))
     assert verdict.action == REJECT
     assert 0 < verdict.throttle_ms <= MAX_WAIT_S * 1000
 
@@ -99,8 +96,7 @@ def test_without_a_total_a_factor_between_0_and_1_has_no_effect() -> None:
 
 def test_a_factor_of_0_is_a_pause_under_any_limits() -> None:
     for total in (1000.0, None):
-        pause = say(engine(0.0, total).pause, 1, 0.0, ClientPatience())
-        assert pause is not None
+        pause = present(say(engine(0.0, total).pause, 1, 0.0, ClientPatience()))
         assert (pause.action, pause.reason, pause.observed_only) == (HOLD, STORAGE_PAUSE, False)
         assert WHY in pause.text
         assert pause.throttle_ms > 0
@@ -112,20 +108,16 @@ def test_a_pause_forgives_no_debt() -> None:
     one.broker_meters(1).limits.storage_throttle.charge_request(5000, 1, 0.0)  # type: ignore[union-attr]
     one.set_storage_factor(0.0, WHY, 1.0)
     one.set_storage_factor(0.1, WHY, 2.0)
-    verdict = storage(one, 1, 100, 2.0)
-    assert verdict is not None
-    assert verdict.throttle_ms > 3000
+    assert present(storage(one, 1, 100, 2.0)).throttle_ms > 3000
 
 
 def test_observing_multiplies_nothing_and_marks_its_verdicts() -> None:
     one = engine(0.5, mode="observe")
     assert one.broker_meters(1).limits.thresholds.total == 1000.0
-    verdict = storage(one, 1, 5000, 0.0)
-    assert verdict is not None
+    verdict = present(storage(one, 1, 5000, 0.0))
     assert verdict.observed_only
     assert verdict.would_outcome == "would_delay"
-    pause = say(engine(0.0, mode="observe").pause, 1, 0.0, ClientPatience())
-    assert pause is not None
+    pause = present(say(engine(0.0, mode="observe").pause, 1, 0.0, ClientPatience()))
     assert pause.observed_only
     assert pause.would_outcome == "would_reject"
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,12 +292,6 @@ def test_the_bytes_that_may_be_in_the_log_unconfirmed() -> None:
     assert usage.may_be_appended("errored", "REQUEST_TIMED_OUT")
     assert not usage.may_be_appended("errored", "MESSAGE_TOO_LARGE")
     assert not usage.may_be_appended("rejected", "REQUEST_TIMED_OUT")
-
-
-def test_equal_intervals_give_equal_bytes() -> None:
-    """An interval that is sent again after a restart is recognised as a copy whole."""
-    assert lines(Row(), Row(topic="b")) == lines(Row(), Row(topic="b"))
-    assert json.loads(lines(Row())[0])["rows"][0]["bytes"] == 100
 
 
 def test_observed_verdicts_are_counted_beside_enforced_ones_and_are_no_part_of_the_offer() -> None:

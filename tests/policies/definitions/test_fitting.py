@@ -9,10 +9,7 @@ from policies.definitions.fitting import find_misfits
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation, TopicId
 from policies.thresholds.sums import TopicPlaces
-
-MB = 10**6
-CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
-TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
+from tests.policies.definitions.policy_play import CLICKS, MB, ORDERS, TOTAL, TOTAL_2, VIEWS
 
 _thresholds = st.builds(
     PolicyOperation,

@@ -24,7 +24,6 @@ from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
     PolicyChange,
     PolicyError,
-    PolicyFault,
     PolicyKey,
     PolicyOperation,
     PolicySetting,
@@ -32,19 +31,13 @@ from policies.definitions.policy_values import (
     value_text,
 )
 from policies.groups.names import GROUP_KEYS, PUBLISH_BYTES, PUBLISH_MSGS
+from tests.policies.definitions.policy_play import MB, altered, refused
 
-MB = 10**6
 GOLD, SILVER = PolicyKey.of_group("gold"), PolicyKey.of_group("silver")
 GOLD_BYTES, GOLD_MSGS = PolicyKey.of_group("gold", PUBLISH_BYTES), PolicyKey.of_group("gold", PUBLISH_MSGS)
 ACME, ORDERS = PolicyKey.of_tenant("acme"), PolicyKey.of_namespace("acme", "orders")
 BASE: dict[PolicyKey, PolicyValue] = {GOLD: 1.0, GOLD_BYTES: 12.0 * MB, ACME: "gold"}
 HEAD = AlterationHead(7, "token", 1_700_000_000_000, ChangeSource("User:alice", "rest", "10.0.0.1:5"), 1)
-
-
-def refused(policies: PolicySet, *ops: PolicyOperation) -> tuple[PolicyFault, ...]:
-    with pytest.raises(PolicyError) as error:
-        policies.alter_policies(ops)
-    return error.value.faults
 
 
 def records(old: PolicySet, new: PolicySet) -> list[PolicyRecord]:
@@ -55,9 +48,7 @@ def records(old: PolicySet, new: PolicySet) -> list[PolicyRecord]:
 
 
 def test_groups_have_limits_or_none_and_are_attached() -> None:
-    policies = PolicySet(BASE).alter_policies(
-        [PolicyOperation(SILVER, 1), PolicyOperation(ORDERS, "silver"), PolicyOperation(GOLD_MSGS, 100)]
-    )
+    policies = altered(PolicySet(BASE), (SILVER, 1), (ORDERS, "silver"), (GOLD_MSGS, 100))
     assert policies.group_limits() == {"gold": {PUBLISH_BYTES: 12 * MB, PUBLISH_MSGS: 100}, "silver": {}}
     assert policies.tenant_groups() == {"acme": "gold"}
     assert policies.namespace_groups() == {"acme/orders": "silver"}
@@ -66,14 +57,12 @@ def test_groups_have_limits_or_none_and_are_attached() -> None:
 
 
 def test_a_change_wins_over_the_file_and_without_it_the_file_shows_again() -> None:
-    policies = PolicySet(BASE).alter_policies(
-        [PolicyOperation(GOLD_BYTES, 5 * MB), PolicyOperation(SILVER, 1), PolicyOperation(ACME, "silver")]
-    )
+    policies = altered(PolicySet(BASE), (GOLD_BYTES, 5 * MB), (SILVER, 1), (ACME, "silver"))
     assert policies.group_limits()["gold"] == {PUBLISH_BYTES: 5 * MB}
     assert policies.tenant_groups() == {"acme": "silver"}
     assert policies.find_setting(GOLD_BYTES) == PolicySetting(GOLD_BYTES, 12.0 * MB, 5.0 * MB)
     assert policies.find_setting(PolicyKey.of_group("bronze")) is None
-    back = policies.alter_policies([PolicyOperation(GOLD_BYTES, None), PolicyOperation(ACME, None)])
+    back = altered(policies, (GOLD_BYTES, None), (ACME, None))
     assert back.group_limits()["gold"] == {PUBLISH_BYTES: 12 * MB}
     assert back.tenant_groups() == {"acme": "gold"}
 
@@ -102,72 +91,50 @@ def test_values_are_shown_with_their_unit() -> None:
 
 
 def test_nothing_is_attached_to_a_group_that_is_not_there() -> None:
-    (fault,) = refused(PolicySet(BASE), PolicyOperation(ORDERS, "bronze"))
+    (fault,) = refused(PolicySet(BASE), (ORDERS, "bronze"))
     assert fault == (ORDERS, "namespace acme/orders: there is no group bronze: create it first", "unknown")
-    assert (
-        PolicySet(BASE)
-        .alter_policies([PolicyOperation(PolicyKey.of_group("bronze"), 1), PolicyOperation(ORDERS, "bronze")])
-        .namespace_groups()
-    )
+    assert altered(PolicySet(BASE), (PolicyKey.of_group("bronze"), 1), (ORDERS, "bronze")).namespace_groups()
 
 
 def test_a_group_in_use_can_not_be_deleted() -> None:
-    policies = PolicySet().alter_policies(
-        [
-            PolicyOperation(GOLD, 1),
-            PolicyOperation(GOLD_BYTES, 5),
-            PolicyOperation(ACME, "gold"),
-            PolicyOperation(ORDERS, "gold"),
-        ]
-    )
-    both = [PolicyOperation(GOLD, None), PolicyOperation(GOLD_BYTES, None)]
+    policies = altered(PolicySet(), (GOLD, 1), (GOLD_BYTES, 5), (ACME, "gold"), (ORDERS, "gold"))
+    both = [(GOLD, None), (GOLD_BYTES, None)]
     (fault,) = refused(policies, *both)
     text = "group gold is in use by tenant acme, namespace acme/orders: detach it there first"
     assert fault == (GOLD, text, "in use")
-    assert [f.kind for f in refused(policies, *both, PolicyOperation(ACME, None))] == ["in use"]
-    gone = policies.alter_policies([*both, PolicyOperation(ACME, None), PolicyOperation(ORDERS, None)])
+    assert [f.kind for f in refused(policies, *both, (ACME, None))] == ["in use"]
+    gone = altered(policies, *both, (ACME, None), (ORDERS, None))
     assert (dict(gone.group_limits()), dict(gone.tenant_groups())) == ({}, {})
 
 
 def test_a_group_in_use_may_lose_its_limits_and_be_replaced_in_one_go() -> None:
-    policies = PolicySet().alter_policies(
-        [PolicyOperation(GOLD, 1), PolicyOperation(GOLD_BYTES, 5), PolicyOperation(ACME, "gold")]
-    )
-    assert policies.alter_policies([PolicyOperation(GOLD_BYTES, None)]).group_limits() == {"gold": {}}
-    assert policies.alter_policies([PolicyOperation(GOLD, None)]).group_limits() == {
+    policies = altered(PolicySet(), (GOLD, 1), (GOLD_BYTES, 5), (ACME, "gold"))
+    assert altered(policies, (GOLD_BYTES, None)).group_limits() == {"gold": {}}
+    assert altered(policies, (GOLD, None)).group_limits() == {
         "gold": {PUBLISH_BYTES: 5}
     }  # a limit alone is a group as well
-    swapped = policies.alter_policies(
-        [
-            PolicyOperation(GOLD, None),
-            PolicyOperation(GOLD_BYTES, None),
-            PolicyOperation(SILVER, 1),
-            PolicyOperation(ACME, "silver"),
-        ]
-    )
+    swapped = altered(policies, (GOLD, None), (GOLD_BYTES, None), (SILVER, 1), (ACME, "silver"))
     assert dict(swapped.tenant_groups()) == {"acme": "silver"}
 
 
 def test_a_group_of_the_file_does_not_go_so_that_its_attachments_may_stay() -> None:
-    policies = PolicySet(BASE).alter_policies([PolicyOperation(GOLD_BYTES, 5), PolicyOperation(GOLD, 1)])
-    assert policies.alter_policies([PolicyOperation(GOLD_BYTES, None), PolicyOperation(GOLD, None)]).group_limits() == {
-        "gold": {PUBLISH_BYTES: 12 * MB}
-    }
-    (fault,) = refused(PolicySet(BASE), PolicyOperation(GOLD, None))
+    policies = altered(PolicySet(BASE), (GOLD_BYTES, 5), (GOLD, 1))
+    assert altered(policies, (GOLD_BYTES, None), (GOLD, None)).group_limits() == {"gold": {PUBLISH_BYTES: 12 * MB}}
+    (fault,) = refused(PolicySet(BASE), (GOLD, None))
     assert fault.message == (
         "group gold is set in the configuration file (resource_groups.groups.gold): remove it there, or set another"
         " value here"
     )
-    (fault,) = refused(PolicySet(BASE), PolicyOperation(GOLD_BYTES, None))
+    (fault,) = refused(PolicySet(BASE), (GOLD_BYTES, None))
     assert "(resource_groups.groups.gold.publishRateInBytes)" in fault.message
-    (fault,) = refused(PolicySet(BASE), PolicyOperation(ACME, None))
+    (fault,) = refused(PolicySet(BASE), (ACME, None))
     assert "(resource_groups.tenants.acme)" in fault.message
 
 
 def test_many_users_of_a_group_are_counted() -> None:
     attached = {PolicyKey.of_tenant(f"t{number}"): "gold" for number in range(8)}
     policies = PolicySet({}, {GOLD: 1.0, **attached})
-    (fault,) = refused(policies, PolicyOperation(GOLD, None))
+    (fault,) = refused(policies, (GOLD, None))
     assert "tenant t0, tenant t1, tenant t2, tenant t3, tenant t4 and 3 more" in fault.message
 
 
@@ -198,14 +165,14 @@ def test_many_users_of_a_group_are_counted() -> None:
     ],
 )
 def test_an_impossible_value_is_refused_in_one_line(key: PolicyKey, value: PolicyValue, text: str) -> None:
-    (fault,) = refused(PolicySet(BASE), PolicyOperation(key, value))
+    (fault,) = refused(PolicySet(BASE), (key, value))
     assert text in fault.message
     assert "\n" not in fault.message
 
 
 def test_thresholds_and_quotas_take_no_names() -> None:
     for key in (PolicyKey.of_topic("t"), PolicyKey.of_broker()):
-        (fault,) = refused(PolicySet(), PolicyOperation(key, "gold"))
+        (fault,) = refused(PolicySet(), (key, "gold"))
         assert "a number is needed here" in fault.message
         assert find_misfits(PolicySet(), [PolicyOperation(key, "gold")]) == [fault.message]
 
@@ -214,18 +181,16 @@ def test_thresholds_and_quotas_take_no_names() -> None:
 
 
 def test_an_attachment_to_a_group_that_the_file_no_longer_has_is_warned_of() -> None:
-    policies = PolicySet(BASE).alter_policies([PolicyOperation(ORDERS, "gold")]).with_base({})
+    policies = altered(PolicySet(BASE), (ORDERS, "gold")).with_base({})
     assert policies.collect_warnings() == (
         "there is no group gold, but namespace acme/orders should belong to it: unlimited",
     )
-    assert policies.alter_policies([PolicyOperation(PolicyKey.of_topic("t"), 1)]).namespace_groups() == {
-        "acme/orders": "gold"
-    }
-    assert policies.alter_policies([PolicyOperation(GOLD, 1)]).collect_warnings() == ()
+    assert altered(policies, (PolicyKey.of_topic("t"), 1)).namespace_groups() == {"acme/orders": "gold"}
+    assert altered(policies, (GOLD, 1)).collect_warnings() == ()
 
 
 def test_a_document_is_made_to_hold_and_only_run_time_is_pruned() -> None:
-    policies = PolicySet(BASE).alter_policies([PolicyOperation(SILVER, 1), PolicyOperation(ORDERS, "silver")])
+    policies = altered(PolicySet(BASE), (SILVER, 1), (ORDERS, "silver"))
     wanted: dict[PolicyKey, PolicyValue] = {GOLD: 1.0, GOLD_BYTES: 5.0 * MB, ORDERS: "gold"}
     assert policies.diff_values(wanted) == [PolicyOperation(GOLD_BYTES, 5 * MB), PolicyOperation(ORDERS, "gold")]
     pruned = policies.diff_values(wanted, prune=True)
@@ -242,7 +207,7 @@ def test_a_document_is_made_to_hold_and_only_run_time_is_pruned() -> None:
 
 def test_records_say_the_groups_name_and_what_it_was() -> None:
     old = PolicySet(BASE)
-    new = old.alter_policies([PolicyOperation(SILVER, 1), PolicyOperation(ACME, "silver")])
+    new = altered(old, (SILVER, 1), (ACME, "silver"))
     silver, acme, _head = records(old, new)
     assert silver.key == b'["group","silver","exists"]'
     assert acme.key == b'["tenant","acme","resourcegroup"]'

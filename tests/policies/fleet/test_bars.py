@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.examples import matrix
 from tests.policies.fleet.fleet_sim import ALL, World, waves
 
 Build = Callable[[World], None]
@@ -64,8 +65,9 @@ def assert_exact(found: Reached) -> None:
     assert found.least >= 0.95, found
 
 
-@pytest.mark.parametrize("request_size", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize(("number", "each"), [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+@pytest.mark.parametrize(
+    ("request_size", "number", "each"), matrix([0.1, 1.0, 2.0], [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+)
 def test_a_gateway_that_wants_all_has_the_rest_and_others_have_theirs(
     number: int, each: float, request_size: float
 ) -> None:
@@ -74,8 +76,9 @@ def test_a_gateway_that_wants_all_has_the_rest_and_others_have_theirs(
     assert found.fullest <= 1.10, found
 
 
-@pytest.mark.parametrize("request_size", [5.0, 10.0])
-@pytest.mark.parametrize(("number", "each"), [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+@pytest.mark.parametrize(
+    ("request_size", "number", "each"), matrix([5.0, 10.0], [(1, 5.0), (1, 20.0), (2, 20.0), (4, 10.0), (10, 5.0)])
+)
 def test_also_when_a_request_is_a_tenth_of_the_limit(number: int, each: float, request_size: float) -> None:
     assert_exact(reach(hungry_beside(number, each, request_size)))
 
@@ -90,8 +93,7 @@ def test_also_when_many_send_a_large_request_every_ten_or_twenty_seconds(each: f
     assert_exact(reach(hungry_beside(10, each, request_size), end=80.0))
 
 
-@pytest.mark.parametrize("request_size", [0.1, 1.0, 5.0, 10.0])
-@pytest.mark.parametrize("number", [2, 3, 10])
+@pytest.mark.parametrize(("request_size", "number"), matrix([0.1, 1.0, 5.0, 10.0], [2, 3, 10]))
 def test_gateways_that_want_all_have_equal_parts_of_it(number: int, request_size: float) -> None:
     found = reach(all_hungry(number, request_size))
     assert_exact(found)

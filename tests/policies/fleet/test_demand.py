@@ -20,6 +20,7 @@ from policies.fleet.demand import (
 )
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.shares import IDLE, LimitDemand
+from tests.examples import matrix
 
 KEY = '["t",1]'
 RATE = 1000.0
@@ -89,8 +90,7 @@ def test_the_rate_of_large_requests_that_are_far_apart_is_told_as_it_is(period_s
     assert all(use.rate == pytest.approx(RATE, rel=0.05) for use in known)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("mean_s", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("seed", "mean_s"), matrix(range(5), [0.3, 1.0, 2.0]))
 def test_the_rate_of_large_requests_at_any_time_is_right_in_the_mean(seed: int, mean_s: float) -> None:
     rng, until = random.Random(seed), 200.0
     sizes, at = [0.0] * round(until / SAMPLE_S), 0.0
@@ -101,8 +101,7 @@ def test_the_rate_of_large_requests_at_any_time_is_right_in_the_mean(seed: int, 
     assert known(told, 20.0, until) == pytest.approx(sum(sizes) / until, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mean_s", [0.1, 0.35, 1.0])
+@pytest.mark.parametrize(("seed", "mean_s"), matrix(range(3), [0.1, 0.35, 1.0]))
 def test_the_rate_of_requests_that_know_nothing_of_each_other_is_right_in_the_mean(seed: int, mean_s: float) -> None:
     """Intervals of many times the mean are part of such traffic: it is not over in them."""
     rng, until = random.Random(seed), 600.0

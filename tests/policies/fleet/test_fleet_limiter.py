@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from policies.fleet.fleet_limiter import HUNGER_S, SHARED_BURST_S, USED_UP_S, FleetLimiter, FleetShares
 from policies.fleet.shares import FLOORS, ShareGrant
 from policies.limits.limiter import DEBT_S, MAX_WAIT_S, RateLimiter
+from tests.examples import matrix
 
 KEY = '["t",1]'
 LIMIT = 1200.0
@@ -38,28 +39,22 @@ def test_alone_every_limit_is_whole_after_any_parts() -> None:
 
 
 def test_of_a_part_a_quarter_of_a_second_is_saved_and_of_a_whole_limit_a_second() -> None:
-    """Or the savings of all gateways would come in one second."""
+    """Or the savings of all gateways would come in one second; those of a larger part go with it."""
     made = fleet(3)
     one = line(made)
     assert one.bucket.token_level(10.0) == 100
     made.update_grants({}, 1, SETTLE_S, 10.0)
     assert one.bucket.token_level(20.0) == LIMIT
-    made.update_grants({KEY: ShareGrant(600.0, 400.0)}, 2, SETTLE_S, 20.0)
-    assert one.bucket.token_level(20.0) == 150
+    for part, saved in ((600.0, 150), (300.0, 75)):
+        made.update_grants({KEY: ShareGrant(part, 400.0)}, 2, SETTLE_S, 20.0)
+        assert one.bucket.token_level(20.0) == saved
 
 
-def test_without_a_part_one_begins_with_an_even_share() -> None:
+def test_a_part_is_ours_as_told_times_the_factor_or_an_even_share_and_never_more_than_the_limit() -> None:
     assert fleet(3).share_of(KEY, LIMIT) == 400
-
-
-def test_a_part_is_ours_as_told_times_the_factor() -> None:
     one = line(fleet(3, part=(900.0, 400.0)), factor=0.5)
     assert one.bucket.rate == 450
     assert one.fleet.share_of(KEY, LIMIT) == 0.75 * LIMIT
-
-
-def test_a_part_of_a_limit_that_was_lowered_is_never_more_than_the_limit() -> None:
-    one = line(fleet(3, part=(900.0, 400.0)))
     one.set_limit(300.0, 1.0, 0.0)
     assert one.bucket.rate == 300
 
@@ -153,9 +148,10 @@ def test_a_limit_that_is_raised_asks_for_the_same_bytes() -> None:
     assert one.bucket.debt_wait_s(3.0) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("cut", [0.5, 0.1, 0.01])
-@pytest.mark.parametrize(("connections", "of_a_second"), [(1, 0.01), (20, 0.01), (50, 0.1), (200, 0.1), (200, 0.001)])
+@pytest.mark.parametrize(
+    ("own", "cut", "connections", "of_a_second"),
+    matrix([True, False], [0.5, 0.1, 0.01], [(1, 0.01), (20, 0.01), (50, 0.1), (200, 0.1), (200, 0.001)]),
+)
 def test_a_limit_that_is_cut_takes_effect_within_a_second(
     connections: int, of_a_second: float, cut: float, own: bool
 ) -> None:
@@ -221,28 +217,15 @@ def test_a_client_turned_away_by_a_provisional_rate_may_come_back_soon() -> None
     assert answer.wait_s == SETTLE_S
 
 
-def test_a_line_that_is_used_all_the_time_is_not_provisional() -> None:
-    one = line(fleet(3))
-    for tenth in range(50):
-        one.charge_amount(40, tenth / 10)
-    one.charge_amount(2000, 5.0)
-    assert one.debt_wait_s(5.0) > SETTLE_S
-
-
-def test_after_a_pause_it_is_provisional_again() -> None:
-    one = line(fleet(3))
-    one.charge_amount(1, 0.0)
-    one.charge_amount(1, 2.0)
-    assert one.check_admission(4000, 4.1, True, 0.0).wait_s == SETTLE_S
-
-
-def test_when_a_gateway_joins_all_are_provisional() -> None:
-    made = fleet(3)
-    one = line(made)
-    for tenth in range(50):
-        one.charge_amount(40, tenth / 10)
-    made.update_grants({}, 4, SETTLE_S, 5.0)
-    assert one.check_admission(4000, 5.0, True, 0.0).wait_s == SETTLE_S
+def test_a_line_that_is_used_all_the_time_is_not_provisional_until_a_pause_or_until_a_gateway_joins() -> None:
+    for pause_s, gateways, provisional in ((0.0, 3, False), (2.1, 3, True), (0.0, 4, True)):
+        made = fleet(3)
+        one = line(made)
+        for tenth in range(50):
+            one.charge_amount(40, tenth / 10)
+        now = 5.0 + pause_s
+        made.update_grants({}, gateways, SETTLE_S, now)
+        assert (one.check_admission(4000, now, True, 0.0).wait_s == SETTLE_S) is provisional
 
 
 @given(
@@ -341,14 +324,6 @@ def test_a_limit_over_this_gateway_alone_is_whole_among_any_number_of_them() -> 
 
 
 # --- what was saved ---------------------------------------------------------------------------------------------------
-
-
-def test_the_savings_of_a_larger_part_go_with_it() -> None:
-    made = fleet(2, part=(600.0, 600.0))
-    one = line(made)
-    assert one.bucket.token_level(1.0) == 150
-    made.update_grants({KEY: ShareGrant(300.0, 600.0)}, 2, SETTLE_S, 1.0)
-    assert one.bucket.token_level(1.0) == 75
 
 
 def test_alone_nothing_that_was_saved_is_lost() -> None:

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from policies.fleet import page
 from policies.fleet.fleet_limiter import FleetLimiter, FleetShares
 from policies.fleet.page import PageRow, SharedPage
+from tests.policies.asking import present
 from tests.policies.fleet.pages import pages
 
 RATE = 1000.0
 
 
 def row(of: SharedPage, key: str = "a") -> PageRow:
-    found = of.acquire_row(key)
-    assert found is not None
-    return found
+    return present(of.acquire_row(key))
 
 
 def test_workers_find_the_same_row_by_its_key_and_no_other_one() -> None:
@@ -70,8 +69,7 @@ def test_no_two_views_of_a_worker_are_of_the_same_moment() -> None:
     one, two = (row(each) for each in pages(2))
     one.write_view(-5.0, 10.0, 3.0, 100.0)
     one.write_view(-6.0, 10.0, 4.0, 100.0)
-    found = two.read_newer(9.0)
-    assert found is not None
+    found = present(two.read_newer(9.0))
     assert (found[0], found[1] > 10.0) == (-6.0, True)
 
 

@@ -33,15 +33,6 @@ def bucket(of: SharedPage, now: float, burst_s: float = 1.0, debt_s: float = 30.
     return SharedBucket(RATE, burst_s, debt_s, now - of.ahead_s, row, of.ahead_s, RATE)
 
 
-def test_the_others_wait_for_bytes_that_one_worker_takes() -> None:
-    one, two = (bucket(each, 1000.0) for each in pages(2))
-    assert one.consume_tokens(3000, 900.0) == 3.0
-    assert two.debt_wait_s(800.0) == 3.0
-    assert two.consume_tokens(1000, 801.0) == 3.0
-    assert one.token_level(902.0) == -2000
-    assert one.token_level(904.5) == two.token_level(804.5) == 500
-
-
 def test_a_later_worker_finds_the_debt_and_one_that_is_gone_leaves_it() -> None:
     memory = memoryview(bytearray(page.page_size(2)))
     first, second = pages(2, memory)

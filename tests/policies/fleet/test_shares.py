@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from policies.fleet.shares import (
     split_limit,
     sum_demands,
 )
+from tests.examples import FEW, matrix
 from tests.policies.fleet.fleet_sim import (
     ALL,
     LIMIT,
@@ -66,29 +66,28 @@ def wants(rate: float = 0.0, weight: float = 1.0, claim: float = 0.0) -> LimitDe
 # --- the function -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("82.13", "82.30")
-def test_the_hungry_one_has_what_the_content_one_does_not_take() -> None:
-    assert parts([wants(), LimitDemand(20)], 100)[0] == 80
-
-
-@pytest.mark.seed("82.3")
-def test_two_that_want_all_have_half_each_from_any_start() -> None:
-    assert parts([wants(70), wants(30)], 100) == [50, 50]
-
-
-@pytest.mark.seed("82.3", "82.31")
-def test_hungry_ones_share_by_weight() -> None:
-    assert parts([wants(weight=3), wants(weight=1)], 100) == [75, 25]
-
-
-def test_what_is_claimed_comes_first_and_the_rest_is_shared_alike() -> None:
-    assert parts([wants(claim=60), wants(claim=20)], 100) == pytest.approx([70, 30])
-    assert parts([wants(claim=60), wants()], 100) == pytest.approx([80, 20])
-    assert parts([wants(claim=90), wants(claim=10)], 100) == pytest.approx([90, 10])
-
-
-def test_claims_that_are_more_than_the_limit_are_reduced_alike() -> None:
-    assert parts([wants(claim=120), wants(claim=30)], 100) == pytest.approx([80, 20])
+@pytest.mark.seed("82.3", "82.13", "82.30", "82.31")
+@pytest.mark.parametrize(
+    ("uses", "expected"),
+    [
+        pytest.param([wants(), LimitDemand(20)], [80, 20 + 100 * HEADROOM], id="the rest of a content one"),
+        pytest.param([wants(70), wants(30)], [50, 50], id="both want all, from any start"),
+        pytest.param([wants(weight=3), wants(weight=1)], [75, 25], id="by weight"),
+        pytest.param([wants(claim=60), wants(claim=20)], [70, 30], id="what is claimed first, the rest alike"),
+        pytest.param([wants(claim=60), wants()], [80, 20], id="one claims"),
+        pytest.param([wants(claim=90), wants(claim=10)], [90, 10], id="all is claimed"),
+        pytest.param([wants(claim=120), wants(claim=30)], [80, 20], id="more is claimed than there is"),
+        pytest.param([LimitDemand(90), wants()], [50, 50], id="a content one that takes more than its part"),
+        pytest.param([wants(), LimitDemand(10)], [90, 10 + 100 * HEADROOM], id="growth within the headroom"),
+        pytest.param(
+            [wants(), LimitDemand(8), LimitDemand(40)], [52, 8 + 2, 40 + 100 * HEADROOM - 2], id="growth by a quarter"
+        ),
+        pytest.param([wants(), wants(), IDLE, IDLE], [50, 50, *[100 * FLOORS / 4] * 2], id="floors, taken from nobody"),
+        pytest.param([LimitDemand(99), IDLE], [100, 100 * FLOORS / 2], id="nobody has more than the limit"),
+    ],
+)
+def test_gateways_share_a_limit_fairly(uses: list[LimitDemand], expected: list[float]) -> None:
+    assert parts(uses, 100) == pytest.approx(expected)
 
 
 def test_a_claim_counts_as_far_as_it_is_used() -> None:
@@ -105,17 +104,6 @@ def test_no_gateway_that_wants_its_claim_gets_less_where_all_claims_fit(uses: li
         assert share.base >= claim * min(1.0, 100 / max(1.0, sum(claims))) - 1e-9
 
 
-def test_a_content_gateway_that_takes_more_than_its_part_is_held_to_it() -> None:
-    assert parts([LimitDemand(90), wants()], 100) == pytest.approx([50, 50])
-
-
-def test_a_content_gateway_may_grow_by_a_quarter_within_the_headroom_of_all() -> None:
-    assert parts([wants(), LimitDemand(10)], 100)[1] == pytest.approx(10 + 100 * HEADROOM)
-    assert parts([wants(), LimitDemand(8), LimitDemand(40)], 100) == pytest.approx(
-        [52 - 0, 8 + 2, 40 + 100 * HEADROOM - 2]
-    )
-
-
 @pytest.mark.seed("82.30")
 def test_the_unused_rest_is_shared_alike_while_no_gateway_is_hungry() -> None:
     assert parts([LimitDemand(10), LimitDemand(30), IDLE], 100) == pytest.approx([30, 50, 20])
@@ -127,19 +115,11 @@ def test_the_unused_rest_is_shared_alike_while_no_gateway_is_hungry() -> None:
     assert split_limit([LimitDemand(50), LimitDemand(49)], 100, 4) == [FairShare(50.5, 1.5), FairShare(49.5, 1.5)]
 
 
-def test_an_idle_one_keeps_a_floor_that_is_taken_from_no_other() -> None:
-    assert parts([wants(), wants(), IDLE, IDLE], 100) == [50, 50, 100 * FLOORS / 4, 100 * FLOORS / 4]
-
-
 @pytest.mark.seed("82.30")
 def test_a_single_member_has_the_limit_exactly() -> None:
     for use in (IDLE, LimitDemand(30), LimitDemand(99.9), wants(), LimitDemand(500)):
         assert parts([use], 100) == [100]
     assert split_limit([LimitDemand(30)], 100, 4) == [FairShare(100, 0)]
-
-
-def test_no_gateway_has_more_than_the_limit() -> None:
-    assert max(parts([LimitDemand(99), IDLE], 100)) <= 100
 
 
 @pytest.mark.seed("82.13")
@@ -409,8 +389,8 @@ def test_a_key_only_of_a_worker_that_ended_is_told_to_be_no_limit() -> None:
     assert dealt(made) == 50
 
 
-def test_a_removed_limit_is_told_once_and_may_come_back() -> None:
-    made = fleet(peer=wants(), a=wants())
+def test_a_limit_that_went_is_told_once_may_come_back_and_is_forgotten_when_it_is_used_no_more() -> None:
+    made = fleet(peer=wants(), a=wants(), b=wants())
     dealt(made)
     made.set_limits({})
     assert made.allocate_shares(0.0) == {"k": REVOKED}
@@ -418,15 +398,9 @@ def test_a_removed_limit_is_told_once_and_may_come_back() -> None:
     assert made.share_of("k") == 0.0
     made.set_limits({"k": 50})
     assert made.allocate_shares(0.0) == {"k": ShareGrant(25, 25)}
-
-
-def test_a_limit_that_went_while_it_was_used_is_forgotten_when_it_is_not_any_more() -> None:
-    made = fleet(peer=wants(), a=wants(), b=wants())
-    dealt(made)
     made.set_limits({})
-    made.update_demand("a", {"k": IDLE})
-    assert made.allocate_shares(0.0) == {"k": REVOKED}
-    made.update_demand("b", {"k": IDLE})
+    for worker in "ab":
+        made.update_demand(worker, {"k": IDLE})
     made.allocate_shares(0.0)
     assert not made._demand.users
     assert not any(made._demand._workers.values())
@@ -446,11 +420,9 @@ def test_only_keys_that_are_used_are_dealt() -> None:
     assert set(made.allocate_shares(0.0)) == {"k"}
 
 
-def test_a_gateway_that_weighs_nothing_does_not_starve() -> None:
-    made = fleet(peer=wants(), a=wants(weight=0.0))
-    part = dealt(made)
-    assert part is not None
-    assert part > 0
+def test_a_gateway_that_weighs_nothing_does_not_starve_and_a_limit_of_nothing_harms_no_other() -> None:
+    assert (dealt(fleet(peer=wants(), a=wants(weight=0.0))) or 0.0) > 0
+    assert dealt(fleet(0, LimitDemand(5), a=LimitDemand(5, True))) == 0.0
 
 
 def test_many_limits_are_dealt_a_few_at_once() -> None:
@@ -564,13 +536,10 @@ def test_peers_hear_only_of_the_first_worker_that_wants_more_and_of_the_last_one
         urgent.append(made.is_urgent)
         made.publish()
     assert urgent == [True, False, False, True]
-
-
-def test_a_hungry_worker_that_ended_is_urgent_as_well() -> None:
-    made = fleet(peer=wants(50), a=LimitDemand(10), b=wants(10))
+    made.update_demand("b", {"k": wants(10)})
     made.publish()
     made.forget_worker("b")
-    assert made.is_urgent
+    assert made.is_urgent, "it ended"
 
 
 # --- the exchange away ------------------------------------------------------------------------------------------------
@@ -653,15 +622,12 @@ def test_a_gateway_that_starts_without_an_exchange_deals_as_if_frozen() -> None:
 
 # --- the whole fleet --------------------------------------------------------------------------------------------------
 
-SCENES = [pytest.param(scene, id=name) for name, scene in SCENARIOS.items() if not name.startswith("2 %")]
+SCENES = [name for name in SCENARIOS if not name.startswith("2 %")]
 
 
-@pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("seed", [11, 12])
-def test_from_two_cycles_after_an_event_the_sum_is_right_and_shared_fairly(
-    scene: Callable[[World], None], seed: int
-) -> None:
-    found = measure(play(scene, "ours", seed))
+@pytest.mark.parametrize(("scene", "seed"), matrix(SCENES, [11, 12]))
+def test_from_two_cycles_after_an_event_the_sum_is_right_and_shared_fairly(scene: str, seed: int) -> None:
+    found = measure(play(SCENARIOS[scene], "ours", seed))
     assert found.error <= 0.03
     assert found.overshoot < 1.1
     assert found.fairness >= 0.99
@@ -677,6 +643,7 @@ def test_all_is_well_in_two_cycles(name: str) -> None:
     assert sorted(figures.slowest for figures in found)[3] <= 2.0
 
 
+@FEW
 @given(st.integers(0, 10**6))
 def test_in_any_run_the_sum_is_right_and_no_gateway_starves(seed: int) -> None:
     found = measure(play(SCENARIOS["anything"], "ours", seed))
@@ -695,7 +662,7 @@ def test_lost_and_late_reports_do_no_lasting_harm() -> None:
     assert min(figures.least for figures in found) >= 0.95
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_gateway_that_flips_between_hungry_and_content_takes_no_others_part_along(seed: int) -> None:
     world = World(seed=seed)
     world.join("a", ALL)
@@ -743,8 +710,7 @@ def test_a_fleet_without_its_exchange_keeps_to_the_limit() -> None:
     assert [world.member(name, end - 5, end) for name in ("a0", "b0")] == pytest.approx([50, 50], rel=0.02)
 
 
-@pytest.mark.parametrize("away_s", [1.0, 3.0, 8.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("away_s", "seed"), matrix([1.0, 3.0, 8.0], range(3)))
 def test_a_gateway_whose_control_died_takes_no_others_part_and_has_its_own_again_when_it_is_back(
     seed: int, away_s: float
 ) -> None:
@@ -768,11 +734,6 @@ def test_a_gateway_whose_control_died_takes_no_others_part_and_has_its_own_again
     assert parts == pytest.approx([LIMIT / 2] * 2, rel=0.1)
 
 
-def test_the_same_seed_is_the_same_run() -> None:
-    first, second = (play(SCENARIOS["anything"], "ours", 3) for _ in range(2))
-    assert first.parts == second.parts
-
-
 def test_ours_is_nowhere_worse_than_the_step_function() -> None:
     for name in ("70, then 70/70", "an idle one wakes", "one of three is killed", "limit halved, tripled"):
         ours, whole, part = (measure(play(SCENARIOS[name], kind, 2)) for kind in ("ours", "whole", "proportional"))
@@ -792,8 +753,3 @@ def test_the_picture_in_the_docs_is_what_the_simulator_draws() -> None:
 
     docs = Path(__file__).parents[3] / "docs"
     assert (docs / "shares.svg").read_text() == picture()
-
-
-def test_a_limit_of_nothing_harms_no_other() -> None:
-    made = fleet(0, LimitDemand(5), a=LimitDemand(5, True))
-    assert dealt(made) == 0.0

@@ -15,6 +15,7 @@ from policies.meters.broker_meters import OTHER_TOPICS
 from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import DELAY, REJECT, RESOURCE_GROUP
+from tests.policies.asking import present
 from tests.policies.fleet.pages import pages
 from tests.policies.groups.group_play import Loop, Producer, engine_with, finder, send
 
@@ -151,8 +152,7 @@ def test_a_request_that_would_wait_too_long_is_rejected() -> None:
     producers = [Producer(f"acme.orders.t{i}", 6000) for i in range(4)]
     verdicts = [send(engine, producer, 0.0) for producer in producers]
     assert [why and (why.action, why.throttle_ms) for why in verdicts[:2]] == [(DELAY, 6000), (DELAY, 12_000)]
-    late = verdicts[2]
-    assert late is not None
+    late = present(verdicts[2])
     assert late.action == REJECT
     assert late.throttle_ms <= MAX_WAIT_S * 1000
     assert len(producers[2].log) == 0
@@ -161,9 +161,7 @@ def test_a_request_that_would_wait_too_long_is_rejected() -> None:
 def test_in_mode_observe_verdicts_are_only_counted() -> None:
     engine = PolicyEngine(0.0)
     engine.set_groups({"gold": GroupLimitValues(publish_bytes=1000)}, finder(GOLD), 0.0, observes=True)
-    why = send(engine, Producer("acme.orders.t", 6000), 0.0)
-    assert why is not None
-    assert why.observed_only
+    assert present(send(engine, Producer("acme.orders.t", 6000), 0.0)).observed_only
 
 
 # --- what belongs where -----------------------------------------------------------------------------------------------
@@ -207,8 +205,7 @@ def test_a_topic_of_which_only_the_principal_says_the_group_needs_no_asking_by_t
     assert meter.by_principal
     assert not meter.needs_decision
     assert engine.groups.principal_publish_limit("User:bob", 0.0) is None
-    side = engine.groups.principal_publish_limit("User:acme", 0.0)
-    assert side is not None
+    side = present(engine.groups.principal_publish_limit("User:acme", 0.0))
     named = engine.broker_meters(1).add_topic(b"acme.orders.t")
     assert engine.groups.activate_publish_limit(named, b"acme.orders.t", 0.0) is side
     assert engine.groups.dispatch_limit(b"plain", "User:acme", 0.0) is engine.groups.dispatch_limit(

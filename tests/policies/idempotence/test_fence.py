@@ -13,12 +13,6 @@ LAST = 2**31 - 1
 T = b"clicks"
 
 
-def test_nothing_is_blocked_before_a_rejection() -> None:
-    fence = ProducerFence()
-    assert not fence.entries
-    assert fence.blocks_batch(7, 0, T, 0, 5, 0.0) is False
-
-
 def test_a_fresh_producer_with_five_batches_in_flight_stays_in_order() -> None:
     """The Java case: sequence 0 is rejected, the broker would accept 1 and never 0 again."""
     fence = ProducerFence()
@@ -30,22 +24,6 @@ def test_a_fresh_producer_with_five_batches_in_flight_stays_in_order() -> None:
     # then the others follow
     assert [fence.blocks_batch(7, 0, T, 0, seq, 1.0) for seq in (1, 2, 3, 4)] == [False] * 4
     assert not fence.entries
-
-
-def test_an_earlier_batch_that_is_rejected_too_becomes_the_base() -> None:
-    fence = ProducerFence()
-    fence.record_rejection(7, 0, T, 0, 10, 0.0)
-    fence.record_rejection(7, 0, T, 0, 5, 1.0)
-    assert fence.blocks_batch(7, 0, T, 0, 10, 1.0) is True
-    assert fence.blocks_batch(7, 0, T, 0, 5, 1.0) is False
-
-
-def test_a_blocked_batch_neither_moves_the_base_nor_prolongs_the_fence() -> None:
-    fence = ProducerFence()
-    fence.record_rejection(7, 0, T, 0, 10, 0.0)
-    fence.record_rejection(7, 0, T, 0, 11, 50.0)
-    assert fence.blocks_batch(7, 0, T, 0, 10, 50.0) is False
-    assert fence.blocks_batch(7, 0, T, 0, 11, EXPIRY_S) is False
 
 
 def test_the_base_seen_again_prolongs_the_fence() -> None:

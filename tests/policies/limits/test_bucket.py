@@ -13,39 +13,10 @@ def bucket(rate: float = 100.0, burst_s: float = 2.0, debt_s: float = 10.0, now:
     return TokenBucket(rate, burst_s, debt_s, now)
 
 
-def test_a_bucket_starts_empty() -> None:
-    assert bucket().token_level(0.0) == 0
-    assert bucket().consume_tokens(50, 0.0) == pytest.approx(0.5)
-
-
 def test_it_starts_with_the_first_call_if_nothing_else_is_said() -> None:
     made = TokenBucket(100.0, 2.0, 10.0)
     assert made.token_level(1000.0) == 0
     assert made.token_level(1001.0) == 100
-
-
-def test_each_later_taker_is_told_a_later_time() -> None:
-    made = bucket()
-    assert [made.consume_tokens(100, 0.0) for _ in range(5)] == [1, 2, 3, 4, 5]
-
-
-def test_a_client_that_waits_as_told_finds_the_debt_of_those_before_paid() -> None:
-    made = bucket()
-    told = [made.consume_tokens(100, 0.0) for _ in range(3)]
-    assert made.token_level(told[0]) == -200
-    assert made.token_level(told[2]) == 0
-
-
-def test_saved_bytes_are_given_without_a_wait() -> None:
-    made = bucket()
-    assert made.consume_tokens(100, 1.0) == 0
-    assert made.consume_tokens(1, 1.0) == pytest.approx(0.01)
-
-
-def test_idle_time_saves_up_one_burst_at_most() -> None:
-    made = bucket()
-    assert made.token_level(3600.0) == 200
-    assert made.consume_tokens(300, 3600.0) == 1
 
 
 def test_with_a_smaller_burst_less_is_saved_up_and_savings_beyond_it_go() -> None:
@@ -56,21 +27,6 @@ def test_with_a_smaller_burst_less_is_saved_up_and_savings_beyond_it_go() -> Non
     made.set_burst(2.0, 20.0)
     assert made.token_level(20.0) == 50
     assert made.token_level(30.0) == 200
-
-
-def test_a_request_larger_than_the_burst_passes_once() -> None:
-    made = bucket()
-    assert made.consume_tokens(900, 0.0) == 9
-    assert made.debt_wait_s(0.0) == 9
-    assert made.debt_wait_s(9.0) == 0
-
-
-def test_debt_is_bounded() -> None:
-    """apache/pulsar#24001: tokens far below zero stalled producers for minutes."""
-    made = bucket()
-    assert made.consume_tokens(10**9, 0.0) == 10
-    assert made.consume_tokens(1, 0.0) == 10
-    assert made.token_level(10.0) == 0
 
 
 def test_bytes_that_are_given_back_are_there_again_within_the_burst() -> None:
@@ -211,19 +167,6 @@ def test_bounds_below_zero_are_refused() -> None:
 # --- strange clocks ---------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_stands_still_gives_nothing() -> None:
-    made = bucket(now=5.0)
-    for _ in range(100):
-        made.token_level(5.0)
-    assert made.consume_tokens(100, 5.0) == 1
-
-
-def test_a_clock_that_jumps_far_gives_one_burst() -> None:
-    made = bucket()
-    made.consume_tokens(1000, 0.0)
-    assert made.token_level(1e15) == 200
-
-
 def test_a_clock_that_steps_back_neither_gives_nor_stops() -> None:
     """apache/pulsar#23930: after a step back limits throttled until the clock had caught up."""
     made = bucket(now=1000.0)
@@ -247,12 +190,18 @@ def test_a_taker_that_waits_as_told_gets_the_rate_exactly(sizes: list[int]) -> N
     assert now == pytest.approx(sum(sizes) / 100)
 
 
-@given(st.lists(st.tuples(st.integers(0, 400), st.floats(0, 5)), max_size=60))
+PAUSES = st.floats(0, 5) | st.sampled_from([0.0, 1e9])
+
+
+@given(st.lists(st.tuples(st.integers(0, 400) | st.integers(900, 10**9), PAUSES), max_size=60))
 def test_the_level_is_what_came_in_less_what_was_taken_within_the_bounds(steps: list[tuple[int, float]]) -> None:
+    """Unbounded debts stalled producers for minutes: apache/pulsar#24001."""
     made, now, level = bucket(), 0.0, 0.0
+    assert made.token_level(0.0) == 0
     for size, pause in steps:
         now += pause
         level = max(min(200.0, level + 100 * pause) - size, -1000.0)
         assert made.consume_tokens(size, now) == pytest.approx(max(0.0, -level / 100), abs=1e-6)
-        assert made.token_level(now) == pytest.approx(level, abs=1e-6)
+        assert made.token_level(now) == pytest.approx(level, abs=1e-4)
+        assert made.debt_wait_s(now) == pytest.approx(max(0.0, -level / 100), abs=1e-6)
         assert made.in_debt is (made.token_level(now) < 0)

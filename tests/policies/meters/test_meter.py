@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.meters.meter import SECOND_S, TICK_S, FleetMeter, RateMeter, TickSchedule
+from tests.examples import matrix
 from tests.variants import COMPILED, PURE, module
 
 
@@ -94,9 +95,10 @@ def test_a_meter_that_begins_between_two_ticks_has_dropwizards_rate_as_soon_as_t
             assert dropwizards == pytest.approx(1e6, rel=0.01)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("pauses", [(2.0, 1.0), (7.0, 4.0), (30.0, 0.0), (0.5, 60.0), (12.0, 12.0)])
-def test_for_any_traffic_it_stays_near_dropwizards(phase: int, pauses: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    ("phase", "pauses"), matrix(PHASES, [[2.0, 1.0], [7.0, 4.0], [30.0, 0.0], [0.5, 60.0], [12.0, 12.0]])
+)
+def test_for_any_traffic_it_stays_near_dropwizards(phase: int, pauses: list[float]) -> None:
     on_s, off_s = pauses
     played = list(play(phase, lambda age: 1e6 if age % (on_s + off_s) < on_s else 0.0))
     first = next(dropwizards for _, _, dropwizards in played if dropwizards)
@@ -121,8 +123,7 @@ def test_when_others_meter_it_already_its_part_of_the_average_rises_from_zero(ph
         assert ours + faded == pytest.approx(1e6, rel=0.1)
 
 
-@pytest.mark.parametrize("heard_s", [1.5, 2.5, 4.0])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("heard_s", "phase"), matrix([1.5, 2.5, 4.0], PHASES))
 def test_traffic_that_others_meter_already_counts_twice_only_as_far_as_it_came_before_they_were_heard(
     phase: int, heard_s: float
 ) -> None:
@@ -132,8 +133,7 @@ def test_traffic_that_others_meter_already_counts_twice_only_as_far_as_it_came_b
         assert ours + faded <= 1e6 * (1.1 + (heard_s + SECOND_S) / TICK_S)
 
 
-@pytest.mark.parametrize("later_s", [0.0, 1.5, 2.5, 4.0])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("later_s", "phase"), matrix([0.0, 1.5, 2.5, 4.0], PHASES))
 def test_a_topic_that_two_workers_begin_with_has_together_the_rate_of_one_meter(phase: int, later_s: float) -> None:
     """Each is told the other's rate half a second after it has one."""
     ticks, meters = TickSchedule(0.0), (FleetMeter(), FleetMeter())
@@ -218,38 +218,6 @@ def test_equals_dropwizard_for_any_traffic(steps: list[tuple[int, int]]) -> None
             assert meter.rate == pytest.approx(oracle.rate, rel=1e-9, abs=1e-6)
         oracle.uncounted += size
         meter.mark(size)
-
-
-def test_the_first_tick_is_the_instant_rate() -> None:
-    meter = RateMeter()
-    meter.mark(500)
-    meter.tick()
-    assert meter.rate == 100.0
-
-
-def test_a_first_tick_without_traffic_starts_the_average_at_zero() -> None:
-    meter = RateMeter()
-    meter.tick()
-    meter.mark(500)
-    meter.tick()
-    assert meter.rate == pytest.approx(100 * (1 - math.exp(-5 / 60)))
-
-
-def test_a_constant_stream_is_its_own_rate_at_once() -> None:
-    meter = RateMeter()
-    for _ in range(100):
-        meter.mark(700)
-        meter.tick()
-        assert meter.rate == pytest.approx(140.0)
-
-
-def test_after_a_minute_of_silence_the_rate_is_an_eth_part() -> None:
-    meter = RateMeter()
-    meter.mark(5000)
-    meter.tick()
-    for _ in range(12):
-        meter.tick()
-    assert meter.rate == pytest.approx(1000 / math.e)
 
 
 def test_bytes_taken_back_may_exceed_what_came_in_but_the_rate_is_never_below_zero() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from policies.storage import FillRate, FillTrend, Volume, VolumeFinding
 from policies.storage.forecast import MAX_FORECAST_S
+from tests.policies.asking import present
 
 MB = 10**6
 TOTAL = 10**15
@@ -39,9 +40,7 @@ class Disk:
 
     @property
     def fill(self) -> FillRate:
-        found = self.trend.fill_rate
-        assert found is not None
-        return found
+        return present(self.trend.fill_rate)
 
 
 def test_two_looks_say_nothing_yet() -> None:
@@ -132,8 +131,7 @@ def times(free: int, soft: float | None, hard: float | None, rate: int = MB) -> 
     trend = FillTrend()
     for look in range(3):
         trend.add_sample(60.0 * look, TOTAL, free + (2 - look) * 60 * rate)
-    found = trend.forecast_limits(VolumeFinding(Volume(1, "/a", TOTAL, free), 1.0, soft, hard))
-    assert found is not None
+    found = present(trend.forecast_limits(VolumeFinding(Volume(1, "/a", TOTAL, free), 1.0, soft, hard)))
     return [found.soft_s, found.hard_s]
 
 

@@ -96,14 +96,6 @@ def test_a_recalculation_that_never_ends_keeps_a_factor_for_its_time_limit_and_r
     assert keeper.current_factor(180.0).origin == "fallback"
 
 
-def test_a_recalculation_that_began_a_moment_before_its_time_ends_the_factor_as_well() -> None:
-    keeper = FactorKeeper(120, 1.0, 60)
-    keeper.record_observation(0.0, "full", 0.3)  # that one began late
-    keeper.begin_observation(180.0, 30.0)
-    keeper.record_failure("away", 190.0)
-    assert keeper.current_factor(190.0).origin == "fallback"
-
-
 def test_a_factor_adopted_while_a_recalculation_is_under_way_holds_until_that_has_ended() -> None:
     keeper = FactorKeeper(120, 1.0, 60)
     keeper.begin_observation(1000.0, 30.0)
@@ -114,11 +106,23 @@ def test_a_factor_adopted_while_a_recalculation_is_under_way_holds_until_that_ha
     assert keeper.current_factor(1020.0).origin == "fallback"
 
 
-def test_without_any_validity_the_first_failure_brings_the_fallback() -> None:
-    keeper = FactorKeeper(0, 0.0, 60)
-    keeper.record_observation(1.0, "", 0.0)
-    keeper.record_failure("away", 60.0)
-    assert keeper.current_factor(60.0).origin == "fallback"
+@pytest.mark.parametrize(
+    ("validity", "observed", "failed"),
+    [
+        (0, 0.0, 60.0),  # without any validity the first failure
+        (0, 2.0, 60.1),  # that comes sooner than the success did
+        (120, 0.3, 180.0),  # that one began late, and the last recalculation a moment before its time
+    ],
+)
+def test_the_failure_of_the_recalculation_that_ends_a_factor_brings_the_fallback(
+    validity: float, observed: float, failed: float
+) -> None:
+    keeper = FactorKeeper(validity, 1.0, 60)
+    keeper.record_observation(0.0, "full", observed)
+    keeper.begin_observation(failed, 30.0)
+    assert keeper.current_factor(failed).value == 0.0
+    keeper.record_failure("away", failed)
+    assert keeper.current_factor(failed).origin == "fallback"
 
 
 def test_without_any_validity_a_recalculation_that_takes_a_moment_does_not_let_the_fallback_in() -> None:
@@ -128,13 +132,6 @@ def test_without_any_validity_a_recalculation_that_takes_a_moment_does_not_let_t
         keeper.record_observation(1.0, "", started + 0.3)
     # but for half an interval only: then nobody is calculating any more
     assert keeper.changes_at(120.3) == pytest.approx(210.3)
-
-
-def test_a_failure_that_comes_sooner_than_the_success_did_ends_the_factor_as_well() -> None:
-    keeper = FactorKeeper(0, 0.0, 60)
-    keeper.record_observation(1.0, "", 2.0)
-    keeper.record_failure("refused", 60.1)
-    assert keeper.current_factor(60.1).origin == "fallback"
 
 
 def test_a_clock_that_stands_still_changes_nothing() -> None:

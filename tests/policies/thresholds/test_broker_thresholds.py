@@ -10,7 +10,7 @@ from policies.fleet.keys import total_key
 from policies.fleet.shares import ShareGrant
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
-from tests.policies.asking import delaying, rejecting, threshold_of
+from tests.policies.asking import delaying, rejecting
 
 MB = 1_000_000
 
@@ -61,13 +61,3 @@ def test_a_topics_threshold_is_ours_in_proportion_to_our_part_of_its_traffic() -
     )
     engine.set_peer_traffic({}, 1)
     assert broker.limits.thresholds.portion_of(broker.topics[b"a"]) == 1.0
-
-
-def test_without_an_explicit_threshold_the_share_holds_and_for_internal_topics_nothing() -> None:
-    made = rejecting(total=20.0, clicks=5.0)
-    made.set_listed_topics(1, ["clicks", "a", "b", "c"])
-    broker = made.broker_meters(1)
-    thresholds = [threshold_of(broker, name) for name in (b"clicks", b"a", b"__transaction_state")]
-    assert thresholds == [5.0, 5.0, None]
-    made.set_thresholds(None, {})
-    assert threshold_of(broker, b"a") is None

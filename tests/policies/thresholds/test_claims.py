@@ -11,6 +11,7 @@ import pytest
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import Verdict
 from tests.effort import lines_run
+from tests.examples import matrix
 from tests.policies.asking import Request
 from tests.policies.thresholds.fleet_play import KEY, Fleet, Worker
 from tests.policies.thresholds.pacing_play import Connection
@@ -44,8 +45,7 @@ def assert_exact(fleet: Fleet, start: float = BEGINNING_S, end: float = END_S) -
     assert max(seconds(fleet, start, end)) <= 1.1 + max(each.size for each in fleet.connections) / fleet.total
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("workers", "seed"), matrix([1, 2], range(8)))
 def test_topics_spread_unevenly_over_gateways_get_the_total_together(seed: int, workers: int) -> None:
     chance = random.Random(seed)
     producers: list[list[list[Connection]]] = [[[] for _ in range(workers)] for _ in range(chance.randint(2, 4))]

@@ -127,16 +127,13 @@ def test_one_limit_is_required_and_no_more() -> None:
         MinAvailable(ratio=0.05, bytes=5_000_000_000)
 
 
-@pytest.mark.seed("DISK.19", "DISK.22", "DISK.20", "DISK.24")
-@pytest.mark.parametrize(("available", "said"), [(GB + 1, 1.0), (GB, 0.0), (GB - 1, 0.0), (0, 0.0)])
-def test_throttle_if_available_bytes_is_less_than_or_equal_to_the_threshold(available: int, said: float) -> None:
-    assert factor(BYTES, volume(1, 900 * GB), volume(2, available)) == said
-
-
-@pytest.mark.seed("DISK.23", "DISK.24")
-@pytest.mark.parametrize(("available", "said"), [(10 * GB + 1, 1.0), (10 * GB, 0.0), (10 * GB - 1, 0.0), (0, 0.0)])
-def test_throttle_if_available_ratio_is_less_than_or_equal_to_the_threshold(available: int, said: float) -> None:
-    assert factor(RATIO, volume(1, 900 * GB), volume(2, available)) == said
+@pytest.mark.seed("DISK.19", "DISK.22", "DISK.20", "DISK.23", "DISK.24")
+@pytest.mark.parametrize(("policy", "limit"), [(BYTES, GB), (RATIO, 10 * GB)])
+def test_throttle_if_available_bytes_or_ratio_are_less_than_or_equal_to_the_threshold(
+    policy: MinAvailable, limit: int
+) -> None:
+    for available, said in ((limit + 1, 1.0), (limit, 0.0), (limit - 1, 0.0), (0, 0.0)):
+        assert factor(policy, volume(1, 900 * GB), volume(2, available)) == said
 
 
 @pytest.mark.seed("DISK.24")
@@ -221,9 +218,6 @@ def test_the_example_also_between_the_minutes() -> None:
     assert keeper.current_factor(3.1 * MINUTE).value == 1.0, "recalculation at minute 3 failed: it has not failed yet"
     keeper.record_failure("away", 3.2 * MINUTE)
     assert keeper.current_factor(3.2 * MINUTE).value == 0.0
-
-
-# --- the table's ranges -----------------------------------------------------------------------------------------------
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
