@@ -19,9 +19,11 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 
+from tests.examples import EXHAUSTIVE
 from tests.protocol import batches
 
 VERSIONS = range(3, 14)
+EDGES = VERSIONS if EXHAUSTIVE else (3, 8, 9, 12, 13)  # the first and the last of each layout of requests
 
 
 class Tags(NamedTuple):

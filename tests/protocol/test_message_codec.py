@@ -40,6 +40,7 @@ from protocol.admin.quotas import (
 )
 from protocol.message_codec import MessageField, MessageStruct
 from protocol.wire import MalformedFrame
+from tests.examples import FEW
 from tests.protocol import kio_messages as kio
 from tests.protocol.admin_cases import (
     APIS,
@@ -73,6 +74,7 @@ def test_the_versions_are_those_that_kafka_4_has(spoken: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@FEW
 @given(data=st.data())
 def test_messages_are_written_as_kio_writes_them_and_read(case: Case, data: st.DataObject) -> None:
     message = data.draw(messages(case.cls))
@@ -87,6 +89,7 @@ def test_messages_are_written_as_kio_writes_them_and_read(case: Case, data: st.D
 
 
 @pytest.mark.parametrize("case", FLEXIBLE, ids=str)
+@FEW
 @given(data=st.data())
 def test_unknown_tagged_fields_are_skipped(case: Case, data: st.DataObject) -> None:
     message, extra = data.draw(messages(case.cls)), data.draw(kio.extras(*EVERY_CLASS))
@@ -120,17 +123,17 @@ def test_the_header_is_read_and_written(spoken: Any, client_id: str | None) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_frame_cut_anywhere_or_too_long_is_malformed(case: Case, kind: Buffers) -> None:
+def test_a_frame_cut_anywhere_or_too_long_is_malformed(case: Case) -> None:
     frame = whole(case)
     for cut in range(len(frame)):
         with pytest.raises(MalformedFrame):
-            case.decode(kind(frame), 0, cut)  # the rest of it lies behind `end`
+            case.decode(frame, 0, cut)  # the rest of it lies behind `end`
         with pytest.raises(MalformedFrame):
-            case.decode(kind(frame[:cut]), 0, cut)
+            case.decode(frame[:cut], 0, cut)
     with pytest.raises(MalformedFrame, match="1 bytes behind the end"):
-        case.decode(kind(frame + b"\0"), 0, len(frame) + 1)
+        case.decode(frame + b"\0", 0, len(frame) + 1)
     with pytest.raises(MalformedFrame, match="1 bytes behind the buffer"):
-        case.decode(kind(frame), 0, len(frame) + 1)
+        case.decode(frame, 0, len(frame) + 1)
 
 
 @pytest.mark.parametrize("case", FLEXIBLE, ids=str)
@@ -153,6 +156,7 @@ def said(case: Case, frame: bytes | bytearray) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@FEW
 @given(data=st.data())
 def test_a_changed_byte_is_read_or_malformed_and_nothing_else(case: Case, data: st.DataObject) -> None:
     frame = bytearray(whole(case))
@@ -162,6 +166,7 @@ def test_a_changed_byte_is_read_or_malformed_and_nothing_else(case: Case, data: 
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@FEW
 @given(noise=st.binary(max_size=60))
 def test_noise_is_malformed_and_nothing_else(case: Case, noise: bytes) -> None:
     frame = case.head() + noise

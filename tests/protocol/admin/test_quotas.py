@@ -196,28 +196,6 @@ def test_an_entity_that_is_there_twice_is_answered_once_as_by_the_broker() -> No
     assert merge_altered(whole, answer, []) == answer
 
 
-def test_a_change_from_split_to_answer() -> None:
-    whole = request(
-        change(user("mixed"), (BPS, 1.0), (RATE, 1.0)),
-        change(user("refused"), (BPS, 1.0), (BPS, 1.0)),
-        change(user("denied"), (BPS, 1.0), (RATE, 1.0)),
-        change(user("theirs"), (RATE, 1.0)),
-    )
-    ours, rest, refused = split_alterations(whole, is_ours)
-    assert [entry.entity for entry in ours] == [user("mixed"), user("denied")]
-    assert rest is not None
-    rest = without_entities(rest, [user("denied")])
-    assert rest == request(change(user("mixed"), (RATE, 1.0)), change(user("theirs"), (RATE, 1.0)))
-    answer = AlterClientQuotasResponse(0, (result(user("theirs")), result(user("mixed"))))
-    merged = merge_altered(whole, answer, [result(user("mixed")), result(user("denied"), DENIED), *refused])
-    assert [(row.entity, row.error_code) for row in merged.entries] == [
-        (user("mixed"), 0),
-        (user("refused"), INVALID_REQUEST),
-        (user("denied"), DENIED),
-        (user("theirs"), 0),
-    ]
-
-
 # --- descriptions -----------------------------------------------------------------------------------------------------
 
 

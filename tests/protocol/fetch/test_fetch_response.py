@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from protocol import api
 from protocol.fetch.fetch_response import FetchMeter
 from protocol.rewriting.stream import METERED_PROGRAMS, EndpointHider
+from tests.examples import FEW
 from tests.protocol.batches import batch, message_set
 from tests.protocol.kio_messages import (
     answer_class,
@@ -159,6 +160,7 @@ def test_bytes_and_messages_by_topic_however_the_answer_is_cut(case: tuple[int, 
 
 
 @pytest.mark.parametrize("case", ALL)
+@FEW
 @given(data=st.data())
 def test_any_answer_that_an_independent_encoder_writes(case: tuple[int, int], data: st.DataObject) -> None:
     message = data.draw(messages(answer_class(*case)))
@@ -171,6 +173,7 @@ def test_any_answer_that_an_independent_encoder_writes(case: tuple[int, int], da
 
 
 @pytest.mark.parametrize("case", [case for case in ALL if case >= (api.FETCH, api.FETCH_FLEXIBLE)])
+@FEW
 @given(data=st.data())
 def test_unknown_fields_are_passed_over(case: tuple[int, int], data: st.DataObject) -> None:
     message = sample(case)
@@ -181,13 +184,13 @@ def test_unknown_fields_are_passed_over(case: tuple[int, int], data: st.DataObje
 
 
 @pytest.mark.parametrize("case", [(api.FETCH, 4), (api.FETCH, 18), (api.SHARE_FETCH, 2)])
-@pytest.mark.parametrize("missing", range(1, len(batch((b"cut",) * 5))))
-def test_a_batch_that_the_end_has_cut_counts_by_its_bytes_only(case: tuple[int, int], missing: int) -> None:
-    records = [cut_off(one, missing) for one in (EMPTY, MANY, MIXED)]
-    message = sample(case, records)
-    content = content_of(case, message)
-    for step in (1, 10, 10**6):
-        assert metered(case, content, range(step, len(content), step))[0] == expected(message, records)
+def test_a_batch_that_the_end_has_cut_counts_by_its_bytes_only(case: tuple[int, int]) -> None:
+    for missing in range(1, len(batch((b"cut",) * 5)), 1 if case[1] == 18 else 8):
+        records = [cut_off(one, missing) for one in (EMPTY, MANY, MIXED)]
+        message = sample(case, records)
+        content = content_of(case, message)
+        for step in (1, 10**6):
+            assert metered(case, content, range(step, len(content), step))[0] == expected(message, records)
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -255,6 +258,7 @@ def has_endpoints(case: tuple[int, int]) -> bool:
 
 
 @pytest.mark.parametrize("case", ALL)
+@FEW
 @given(data=st.data())
 def test_any_bytes_are_all_passed_and_no_client_is_charged_for_more(case: tuple[int, int], data: st.DataObject) -> None:
     content = bytearray(content_of(case, sample(case), HEADER_TAGS))
@@ -270,6 +274,7 @@ def test_any_bytes_are_all_passed_and_no_client_is_charged_for_more(case: tuple[
 
 
 @pytest.mark.parametrize("case", [(api.FETCH, 4), (api.FETCH, 18)])
+@FEW
 @given(junk=st.binary(max_size=200))
 def test_records_that_are_none_cost_their_bytes(case: tuple[int, int], junk: bytes) -> None:
     message = sample(case, [Records(junk, 0), ONE])

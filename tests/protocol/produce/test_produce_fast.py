@@ -22,6 +22,7 @@ from tests.variants import COMPILED, module
 
 MOST = 200
 VERSIONS = pytest.mark.parametrize("version", cases.VERSIONS)
+EDGES = pytest.mark.parametrize("version", cases.EDGES)
 BATCH = batches.batch([b"one", b"two"], producer_id=4000, epoch=3, sequence=17)
 
 
@@ -111,7 +112,7 @@ def test_what_is_read_of_any_answer_is_what_the_careful_reader_reads(
         assert read_answer(fast, buf, start, len(buf) + 1, version) is None
 
 
-@VERSIONS
+@EDGES
 def test_nothing_is_read_of_a_cut(fast: ModuleType, version: int) -> None:
     content = bytearray(cases.encode(wide(version, {"a": [0, 3, 4], "b": [1]})))
     answered = bytearray(
@@ -136,7 +137,7 @@ def test_a_frame_that_is_nowhere_near_its_buffer_is_none(fast: ModuleType, place
 # --- each of them -----------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@EDGES
 @pytest.mark.parametrize(
     "topics",
     [
@@ -160,7 +161,7 @@ def test_the_usual_requests_are_read_fast(fast: ModuleType, version: int, topics
     assert all(type(partition) is tuple for partition in read[4])
 
 
-@VERSIONS
+@EDGES
 @pytest.mark.parametrize("size", [61, 100, 126, 127, 16_382, 16_383, 2**21 - 2, 2**21 - 1])
 def test_batches_of_all_sizes_are_read_fast(fast: ModuleType, version: int, size: int) -> None:
     records = batches.batch([bytes(size)])[:size] if size > 61 else batches.batch([])
@@ -222,7 +223,7 @@ def mapped(content: bytes) -> mmap.mmap:
     return memory
 
 
-@VERSIONS
+@EDGES
 @pytest.mark.parametrize("kind", [bytearray, bytes, memoryview, mapped])
 def test_every_kind_of_buffer_is_read(fast: ModuleType, version: int, kind: Any) -> None:
     content = cases.encode(wide(version, {"a": [0, 1], "b": [2]}))

@@ -250,10 +250,8 @@ def test_scram_is_known_with_the_servers_signature_only(mechanism: str, version:
         (b"n,a=alice,n=alice,r=x", "User:alice"),
         (b"n,,n=alice,r=x,other=1", "User:alice"),
         (b"n,,n=alice,r=x,other==", "User:alice"),
-        (
-            b"n,,n=tokenid,r=x,tokenauth=true",
-            UNKNOWN_PRINCIPAL,
-        ),  # a delegation token: its owner is known to the broker only
+        # a delegation token: its owner is known to the broker only
+        (b"n,,n=tokenid,r=x,tokenauth=true", UNKNOWN_PRINCIPAL),
         (b"n,,n=tokenid,r=x,other=1,tokenauth=TRUE", UNKNOWN_PRINCIPAL),
         (b"n,,n=alice,r=x,tokenauth=yes", "User:alice"),
         (b"n,,n=alice,r=x,other=tokenauth=true", "User:alice"),

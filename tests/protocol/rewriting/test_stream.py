@@ -17,6 +17,7 @@ from gateway import compiled
 from protocol import api
 from protocol.rewriting.stream import HIDDEN_TAG, MAX_HELD_BYTES, has_endpoints
 from tests import variants
+from tests.examples import FEW
 from tests.protocol.kio_messages import (
     NO_EXTRA,
     Extra,
@@ -160,6 +161,7 @@ def endpoints_of(message: Any, extra: Extra) -> bytes:
 
 
 @pytest.mark.parametrize("case", FETCH)
+@FEW
 @given(data=st.data())
 def test_the_tagged_addresses_of_fetch_get_another_number_and_nothing_else_changes(
     case: tuple[int, int], data: st.DataObject
@@ -252,6 +254,7 @@ def share_content(case: tuple[int, int], message: Any, extra: Extra) -> tuple[by
 
 
 @pytest.mark.parametrize("case", SHARE)
+@FEW
 @given(data=st.data())
 def test_the_array_of_addresses_becomes_empty_and_its_bytes_an_unknown_field(
     case: tuple[int, int], data: st.DataObject
@@ -282,16 +285,15 @@ def test_an_independent_decoder_sees_the_share_answer_without_addresses(case: tu
     )
 
 
-@pytest.mark.parametrize("extra_bytes", range(300))
-def test_the_sizes_add_up_for_any_lengths_of_addresses(extra_bytes: int) -> None:
+def test_the_sizes_add_up_for_any_lengths_of_addresses() -> None:
     """Around 127 bytes a size that is counted with itself changes its own width."""
-    cls = answer_class(api.SHARE_ACKNOWLEDGE, 2)
-    row = element(cls, "node_endpoints")(node_id=1, host="h" * extra_bytes, port=1, rack=None)
-    message = filled(cls, node_endpoints=(row,))
-    content, before = share_content((api.SHARE_ACKNOWLEDGE, 2), message, NO_EXTRA)
-    sent = hide((api.SHARE_ACKNOWLEDGE, 2), content)
-    ((tag, _),) = read_tags(sent[len(before) + 1 :])
-    assert tag == HIDDEN_TAG
+    case = (api.SHARE_ACKNOWLEDGE, 2)
+    cls = answer_class(*case)
+    for extra_bytes in range(300):
+        row = element(cls, "node_endpoints")(node_id=1, host="h" * extra_bytes, port=1, rack=None)
+        content, before = share_content(case, filled(cls, node_endpoints=(row,)), NO_EXTRA)
+        ((tag, _),) = read_tags(hide(case, content)[len(before) + 1 :])
+        assert tag == HIDDEN_TAG
 
 
 @pytest.mark.parametrize("case", SHARE)
@@ -334,6 +336,7 @@ def test_an_answer_with_a_byte_too_few_or_too_many_is_passed_and_reported(case: 
 
 
 @pytest.mark.parametrize("case", ALL)
+@FEW
 @given(data=st.data())
 def test_any_bytes_are_all_passed(case: tuple[int, int], data: st.DataObject) -> None:
     cls = answer_class(*case)
@@ -392,10 +395,3 @@ def test_every_version_that_may_have_addresses_has_a_layout() -> None:
     first = {api.FETCH: 16, api.SHARE_FETCH: 1, api.SHARE_ACKNOWLEDGE: 1}
     for key, version in first.items():
         assert all(has_endpoints(key, v) for v in range(version, api.HIGHEST_VERSIONS[key] + 1))
-
-
-@pytest.mark.parametrize("case", ALL)
-@given(data=st.data())
-def test_the_tests_own_encoder_agrees_with_kio(case: tuple[int, int], data: st.DataObject) -> None:
-    message = data.draw(messages(answer_class(*case)))
-    assert encode(message) == kio_encode(message)
