@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.channel import BrokerTable, UpstreamBroker, UsageRow
 from gateway.data.session.session import ClientSession
@@ -13,6 +13,8 @@ from gateway.data.shared.warning_limiter import NO_LOG_FIELDS, LogFields
 from gateway.data.shared.worker_state import WorkerState
 from gateway.listener_names import DEFAULT_LISTENER
 from policies.engine import PolicyEngine
+from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.store import QuotaStore
 from policies.thresholds.pacing import PACE_S
 from protocol.rewriting import rewrite
 from tests.gateway.data.made_settings import made_settings
@@ -26,6 +28,14 @@ ADDRESSES = BrokerTable(
 )
 TOPIC_ID = bytes(range(16))
 JAVA = ("apache-kafka-java", "4.1.0")
+APP = Entity(None, "app")  # the client id of requests, if they don't say another one
+T = TypeVar("T")
+
+
+def present(found: T | None) -> T:
+    """What was found; the test fails where there is nothing."""
+    assert found is not None
+    return found
 
 
 def request(
@@ -121,6 +131,30 @@ class Play:
         self.session.client.software = software
         self.session.hold.set_software(software)
         return self
+
+    def beside(self, software: tuple[str, str] | None = JAVA, node_id: int = 1) -> Play:
+        """Another connection to the same worker."""
+        made = Play()
+        made.now, made.engine, made.world = self.now, self.engine, self.world
+        made.session = ClientSession(self.world, node_id, account(), self.now)
+        return made.named(software)
+
+    def set_quotas(self, *quotas: tuple[Entity, str, float], observes: bool = False) -> Play:
+        values: dict[Entity, dict[QuotaKey, float]] = {}
+        for entity, key, value in quotas:
+            values.setdefault(entity, {})[QuotaKey.parse(key)] = value
+        self.world.quotas.set_quotas(QuotaStore(values), self.now, observes=observes)
+        return self
+
+    def exchange(self, correlation: int = 1, topics: dict[str, list[int]] | None = None, **how: Any) -> int:
+        """A request that the broker takes; the throttle time that its client is told, in milliseconds."""
+        topics = topics or {"clicks": [0]}
+        assert self.client(request(correlation, topics, **how))[0]
+        version = how.get("version", 9)
+        said = answer(
+            correlation, {topic: dict.fromkeys(parts, (0, 0)) for topic, parts in topics.items()}, version=version
+        )
+        return decode_answer(self.broker(said), version)[1]
 
     def run_clockwork(self, now: float) -> None:
         """What a worker's Clockwork does until then."""

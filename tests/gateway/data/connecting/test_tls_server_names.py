@@ -25,7 +25,7 @@ from gateway.tls.certificates import ListenerTls, make_listener_context
 from gateway.tls.server_names import ServerNames
 from policies.engine import PolicyEngine
 from tests.certificates import Authority
-from tests.gateway.data.play import request
+from tests.gateway.data.play import present, request
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -194,12 +194,10 @@ async def test_a_listener_with_server_names_takes_the_broker_from_the_name_and_a
 ) -> None:
     scene = Scene(listener)
     for name, wanted in (("broker-5.kafka.example", 5), ("kafka.example", None)):
-        opened = await scene.open("named", request(1), name)
-        assert opened is not None
+        opened = present(await scene.open("named", request(1), name))
         assert (opened.broker, opened.tls is None) == (wanted, False)
     for other in ("plain", "ports"):
-        opened = await scene.open(other, request(1), "broker-5.kafka.example", broker=3)
-        assert opened is not None
+        opened = present(await scene.open(other, request(1), "broker-5.kafka.example", broker=3))
         assert (opened.broker, opened.tls is None) == (3, other == "plain")
     assert scene.world.ledger.counts == {}
 

@@ -20,7 +20,7 @@ from gateway.data.shared.uplink import ControlUplink
 from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
 from gateway.tls.certificates import CHECK_INTERVAL_S, CertificateError
 from tests.certificates import Authority, openssl
-from tests.gateway.data.play import Play
+from tests.gateway.data.play import Play, present
 from tests.gateway.data.relay.tls_stage import server_context
 
 Files = tuple[Path, Path]
@@ -130,20 +130,28 @@ async def test_a_broker_of_no_known_ca(server: Files) -> None:
     assert "is not signed by a CA in the system's CAs: write ssl.ca.location (" in said
 
 
-async def test_why_a_broker_is_refused_is_told_though_it_has_reset_the_connection(
-    server: Files, tmp_path: Path
-) -> None:
+def half_shaken(server: Files, most: int | None = None, *, resets: bool = False) -> Serve:
+    """A server that ends after its first flight, or the first bytes of that."""
+
     async def serve(stream: trio.SocketStream) -> None:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = server_context(server).wrap_bio(incoming, outgoing, server_side=True)
         incoming.write(await stream.receive_some(65_536))
         with pytest.raises(ssl.SSLWantReadError):
             tls.do_handshake()
-        await stream.send_all(outgoing.read())
-        stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await stream.send_all(outgoing.read()[:most])
+        if resets:
+            stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
+    return serve
+
+
+async def test_why_a_broker_is_refused_is_told_though_it_has_reset_the_connection(
+    server: Files, tmp_path: Path
+) -> None:
     tls = BrokerTls(ca=str(Authority(tmp_path, "other").certificate))
-    assert "its certificate is not signed by a CA in ssl.ca.location" in await why(serve, tls)
+    said = await why(half_shaken(server, resets=True), tls)
+    assert "its certificate is not signed by a CA in ssl.ca.location" in said
 
 
 async def test_an_expired_certificate(authority: Authority, trusting: BrokerTls) -> None:
@@ -160,8 +168,7 @@ async def test_a_certificate_for_another_name(authority: Authority, trusting: Br
     assert (await why(serve, trusting, host)).startswith(f"no TLS: its certificate is not for {host} (")
     unchecked = BrokerTls(ca=trusting.ca, checks_name=False)
     async with broker(serve, unchecked, host) as gateway:
-        dialled = await gateway.dial()
-        assert dialled is not None
+        dialled = present(await gateway.dial())
         dialled.sock.close()
 
 
@@ -170,8 +177,7 @@ async def test_the_kernel_takes_a_whole_request_for_a_broker_at_once(server: Fil
     """trio's streams have it take 16 KiB more than the broker has room for."""
     for tls in (None, trusting):
         async with broker(speaking(server_context(server)), tls) as gateway:
-            dialled = await gateway.dial()
-            assert dialled is not None
+            dialled = present(await gateway.dial())
             with dialled.sock as sock:
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
 
@@ -190,8 +196,7 @@ async def test_a_revoked_certificate(authority: Authority, server: Files, trusti
     assert await why(speaking(server_context(server)), tls) == "no TLS: its certificate is revoked by ssl.crl.location"
     another = speaking(server_context(authority.sign("not-revoked")))
     async with broker(another, tls) as gateway:
-        dialled = await gateway.dial()
-        assert dialled is not None
+        dialled = present(await gateway.dial())
         dialled.sock.close()
 
 
@@ -214,15 +219,7 @@ async def test_a_server_that_answers_in_plain_text(trusting: BrokerTls) -> None:
 
 
 async def test_a_broker_that_closes_in_the_middle(server: Files, trusting: BrokerTls) -> None:
-    async def serve(stream: trio.SocketStream) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = server_context(server).wrap_bio(incoming, outgoing, server_side=True)
-        incoming.write(await stream.receive_some(65_536))
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        await stream.send_all(outgoing.read()[:100])
-
-    assert await why(serve, trusting) == f"no TLS: {CLOSED}"
+    assert await why(half_shaken(server, 100), trusting) == f"no TLS: {CLOSED}"
 
 
 async def test_a_broker_that_says_nothing_has_connect_timeout(trusting: BrokerTls) -> None:
@@ -270,8 +267,7 @@ async def test_a_broker_that_wants_a_certificate(
     mine = authority.sign("gateway")
     ours = BrokerTls(ca=trusting.ca, certificate=str(mine[0]), key=str(mine[1]))
     async with broker(speaking(context, b"x"), ours) as gateway:
-        dialled = await gateway.dial()
-        assert dialled is not None
+        dialled = present(await gateway.dial())
         with dialled.sock:
             assert await read(dialled) == b"x"
 
@@ -316,8 +312,7 @@ async def test_the_same_fault_is_not_said_for_each_connection(server: Files, tmp
 
 async def reused(gateway: Gateway) -> bool:
     """Whether the next connection goes on with an earlier session; its link has had an answer."""
-    dialled = await gateway.dial()
-    assert dialled is not None
+    dialled = present(await gateway.dial())
     assert dialled.secured is not None
     tls, course = dialled.secured
     with dialled.sock:
@@ -382,8 +377,7 @@ async def test_a_session_that_comes_after_its_files_were_renewed_is_not_kept(
     ca = tmp_path / "ca.pem"
     ca.write_bytes(authority.certificate.read_bytes())
     async with broker(speaking(server_context(server), b"x"), BrokerTls(ca=str(ca))) as gateway:
-        early = await gateway.dial()
-        assert early is not None
+        early = present(await gateway.dial())
         assert early.secured is not None
         replace(ca, authority.certificate.read_bytes())
         mock_clock.jump(CHECK_INTERVAL_S + 0.1)

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -42,7 +44,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from gateway.supervisor import ParentLink
 from tests.background import until
 from tests.gateway.data.made_settings import made_settings
-from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
+from tests.gateway.data.play import Play, account, answer, other_answer, other_request, present, request
 from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
 from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
@@ -61,8 +63,7 @@ def managed() -> tuple[Play, list[AdminQuerier]]:
 
 def say(stage: Stage, asked: list[AdminQuerier], **said: Any) -> None:
     """Control's answer, as the worker takes it."""
-    turn = asked.pop().turn
-    assert turn is not None
+    turn = present(asked.pop().turn)
     stage.play.world.control_queries.pending.pop(turn.token).on_control_answer(AdminAnswer(turn.token, **said))
     stage.reactor.run_deferred(trio.current_time())
 
@@ -87,19 +88,6 @@ async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -
         assert await receive_exactly(broker, len(request(6))) == request(6)
         await broker.send_all(answer(6))
         assert await receive_exactly(client, len(answer(6))) == answer(6)
-
-
-async def test_a_request_cut_into_single_bytes_is_the_same_request() -> None:
-    play, asked = managed()
-    async with staged(play) as stage:
-        _, client, _ = stage.connect()
-        for i in range(len(ADMIN)):
-            await client.send_all(ADMIN[i : i + 1])
-        await until(lambda: asked)
-        assert asked[0].turn is not None
-        assert asked[0].turn.request == ADMIN[4:]
-        say(stage, asked, client=CLIENTS)
-        assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
 
 
 async def test_a_large_request_and_large_answers_give_their_memory_back() -> None:
@@ -154,8 +142,7 @@ async def test_a_side_that_goes_away_in_the_middle_is_harmless(who: str) -> None
         link, client, broker = stage.connect()
         await client.send_all(ADMIN + request(6))
         await until(lambda: asked)
-        turn = asked[0].turn
-        assert turn is not None
+        turn = present(asked[0].turn)
         await (client if who == "client" else broker).aclose()
         if who == "client":  # its FIN alone may be half a close: it is told the answer
             say(stage, asked, client=CLIENTS)
@@ -255,6 +242,16 @@ class Staff:
         return channel
 
 
+@asynccontextmanager
+async def staffed() -> AsyncIterator[Staff]:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            staff = Staff(nursery)
+            yield staff
+            staff.close()
+            nursery.cancel_scope.cancel()
+
+
 async def _run(channel: ProcessChannel[ToWorker, ToControl]) -> None:
     try:
         await channel.run()
@@ -272,125 +269,108 @@ async def ask_of(channel: ProcessChannel[ToWorker, ToControl]) -> AdminQuery:
 
 
 async def test_a_worker_goes_by_all_orders_from_one_moment_on() -> None:
-    async with trio.open_nursery() as nursery:
-        staff = Staff(nursery)
+    async with staffed() as staff:
         world = staff.worker.configured_plane.world
         settings = made_settings(mode="observe", max_buffered_bytes=5 * 2**20, max_client_keys=7)
         staff.worker.handle_control_message(SnapshotBundle((settings, ThresholdPolicy(3, 5e6, mode="observe"))))
         assert (world.settings.mode, world.ledger.max_names) == ("observe", 7)
         assert staff.worker.configured_plane.connections.reactor.budget.limit_bytes == 5 * 2**20
         assert (world.engine._rules.total, world.engine._rules.observes) == (5e6, True)
-        staff.close()
 
 
 async def test_a_connection_is_in_a_hurry_from_the_moment_when_it_is_handed_over() -> None:
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            staff = Staff(nursery)
-            connections = staff.worker.configured_plane.connections
-            assert not connections.reactor.is_hurried()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                accepted = AcceptedConnection(None, "10.0.0.9:5")
-                connections.accept_connection(accepted, ours.detach(), nursery)
-                assert connections.opening_count == 1
-                assert connections.reactor.is_hurried()
-                await trio.testing.wait_all_tasks_blocked()
-                assert connections.opening_count == 1
-            await until(lambda: not connections.opening_count)
-            assert not connections.reactor.is_hurried()
-            staff.close()
+    async with staffed() as staff:
+        connections = staff.worker.configured_plane.connections
+        assert not connections.reactor.is_hurried()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            accepted = AcceptedConnection(None, "10.0.0.9:5")
+            connections.accept_connection(accepted, ours.detach(), staff.nursery)
+            assert connections.opening_count == 1
+            assert connections.reactor.is_hurried()
+            await trio.testing.wait_all_tasks_blocked()
+            assert connections.opening_count == 1
+        await until(lambda: not connections.opening_count)
+        assert not connections.reactor.is_hurried()
 
 
 async def test_a_question_goes_to_control_and_again_to_the_next_one() -> None:
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            staff = Staff(nursery)
-            world, reactor = staff.worker.configured_plane.world, staff.worker.configured_plane.connections.reactor
-            first = await staff.control()
-            assert heeded(reactor) == staff.own
-            reactor._slice.ends_at = 1e9
-            session = ClientSession(world, 1, account(), trio.current_time())
-            session.admin_requests.peer = "10.0.0.9:5"
-            session.client.set_principal("User:alice")
-            buf = bytearray(ADMIN)
-            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
-            assert reactor._slice.ends_at == 0.0, "the question waits for the end of the slice"
-            assert reactor.is_hurried()
-            ask = await ask_of(first)
-            await until(lambda: not reactor.is_hurried())
-            assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
-            first.close()
-            second = await staff.control()
-            await until(lambda: heeded(reactor) == staff.own)
-            again = await ask_of(second)
-            assert (again.token, again.request) == (ask.token, ask.request)
-            assert abs(again.until - ask.until) < 0.1
-            woken = trio.Event()
-            session.admin_requests.wake_link = woken.set
-            second.post(AdminAnswer(9999, client=b"nobody waits for this"))
-            second.post(AdminAnswer(ask.token, client=CLIENTS))
-            await woken.wait()
-            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
-            assert session.to_client == [CLIENTS]
-            third = await staff.control()
-            session.close()
-            second.close()
-            third.close()
-            await until(lambda: not heeded(reactor))
-            staff.close()
-            nursery.cancel_scope.cancel()
+    async with staffed() as staff:
+        world, reactor = staff.worker.configured_plane.world, staff.worker.configured_plane.connections.reactor
+        first = await staff.control()
+        assert heeded(reactor) == staff.own
+        reactor._slice.ends_at = 1e9
+        session = ClientSession(world, 1, account(), trio.current_time())
+        session.admin_requests.peer = "10.0.0.9:5"
+        session.client.set_principal("User:alice")
+        buf = bytearray(ADMIN)
+        assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
+        assert reactor._slice.ends_at == 0.0, "the question waits for the end of the slice"
+        assert reactor.is_hurried()
+        ask = await ask_of(first)
+        await until(lambda: not reactor.is_hurried())
+        assert (ask.peer, ask.principal, ask.request) == ("10.0.0.9:5", "User:alice", ADMIN[4:])
+        first.close()
+        second = await staff.control()
+        await until(lambda: heeded(reactor) == staff.own)
+        again = await ask_of(second)
+        assert (again.token, again.request) == (ask.token, ask.request)
+        assert abs(again.until - ask.until) < 0.1
+        woken = trio.Event()
+        session.admin_requests.wake_link = woken.set
+        second.post(AdminAnswer(9999, client=b"nobody waits for this"))
+        second.post(AdminAnswer(ask.token, client=CLIENTS))
+        await woken.wait()
+        assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
+        assert session.to_client == [CLIENTS]
+        third = await staff.control()
+        session.close()
+        second.close()
+        third.close()
+        await until(lambda: not heeded(reactor))
 
 
 async def test_the_second_question_of_a_connection_is_answered_as_the_first() -> None:
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            staff = Staff(nursery)
-            channel = await staff.control()
-            session = ClientSession(staff.worker.configured_plane.world, 1, account(), trio.current_time())
-            woken: list[None] = []
-            session.admin_requests.wake_link = partial(woken.append, None)
-            buf = bytearray(ADMIN)
-            for number in (1, 2):
-                assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
-                channel.post(AdminAnswer((await ask_of(channel)).token, client=CLIENTS))
-                await until(lambda number=number: len(woken) == number)
-                assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
-                assert session.to_client == [CLIENTS]
-                session.to_client.clear()
-            session.close()
-            channel.close()
-            staff.close()
-            nursery.cancel_scope.cancel()
+    async with staffed() as staff:
+        channel = await staff.control()
+        session = ClientSession(staff.worker.configured_plane.world, 1, account(), trio.current_time())
+        woken: list[None] = []
+        session.admin_requests.wake_link = partial(woken.append, None)
+        buf = bytearray(ADMIN)
+        for number in (1, 2):
+            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
+            channel.post(AdminAnswer((await ask_of(channel)).token, client=CLIENTS))
+            await until(lambda number=number: len(woken) == number)
+            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == len(buf)
+            assert session.to_client == [CLIENTS]
+            session.to_client.clear()
+        session.close()
+        channel.close()
 
 
 async def test_a_question_that_two_controls_ended_with_is_not_put_to_a_third(caplog: pytest.LogCaptureFixture) -> None:
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            staff = Staff(nursery)
-            world = staff.worker.configured_plane.world
-            channel = await staff.control()
-            session = ClientSession(world, 1, account(), trio.current_time())
-            woken = trio.Event()
-            session.admin_requests.wake_link = woken.set
-            buf = bytearray(ADMIN)
-            assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
-            for is_another in (True, False, False):  # only another control, not another channel, counts
-                ask = await ask_of(channel)
-                channel.close()
-                staff.controls -= not is_another
-                channel = await staff.control()
-                assert ask.request == ADMIN[4:]
-            await ask_of(channel)
-            assert not woken.is_set()
+    async with staffed() as staff:
+        world = staff.worker.configured_plane.world
+        channel = await staff.control()
+        session = ClientSession(world, 1, account(), trio.current_time())
+        woken = trio.Event()
+        session.admin_requests.wake_link = woken.set
+        buf = bytearray(ADMIN)
+        assert session.on_client_bytes(buf, 0, len(buf), trio.current_time()) == 0
+        for is_another in (True, False, False):  # only another control, not another channel, counts
+            ask = await ask_of(channel)
             channel.close()
+            staff.controls -= not is_another
             channel = await staff.control()
-            await woken.wait()
-            assert world.control_queries.pending == {}
-            with pytest.raises(ControlFailed, match="ended 2 times while it had this request") as caught:
-                session.on_client_bytes(buf, 0, len(buf), trio.current_time())
-            assert close_reason(caught.value) == "disconnects_error"
-            session.close()
-            channel.close()
-            staff.close()
-            nursery.cancel_scope.cancel()
+            assert ask.request == ADMIN[4:]
+        await ask_of(channel)
+        assert not woken.is_set()
+        channel.close()
+        channel = await staff.control()
+        await woken.wait()
+        assert world.control_queries.pending == {}
+        with pytest.raises(ControlFailed, match="ended 2 times while it had this request") as caught:
+            session.on_client_bytes(buf, 0, len(buf), trio.current_time())
+        assert close_reason(caught.value) == "disconnects_error"
+        session.close()
+        channel.close()

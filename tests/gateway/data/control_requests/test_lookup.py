@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.data.control_requests.lookup import LOOKUP_S, TopicIdLookup
 from gateway.data.pending.hold import MAX_WAIT_S
 from gateway.data.shared.ledger import UsageLedger
+from tests.gateway.data.play import present
 
 MISSING = frozenset({b"\xee" * 16})
 
@@ -16,9 +17,7 @@ def test_a_topic_that_has_a_name_does_not_wait() -> None:
 def test_the_broker_is_asked_once_and_has_its_time_to_answer() -> None:
     ledger = UsageLedger()
     lookup = TopicIdLookup(ledger)
-    first = lookup.wait_for_names(MISSING, -1, False, 5.0)
-    assert first is not None
-    assert first.query
+    assert present(lookup.wait_for_names(MISSING, -1, False, 5.0)).query
     again = lookup.wait_for_names(MISSING, -1, False, 5.5)
     assert again == (5.0 + LOOKUP_S, b"")
     assert lookup.wait_for_names(MISSING, -1, False, 5.0 + LOOKUP_S) is None
@@ -39,9 +38,7 @@ def test_without_acknowledgement_the_broker_is_asked_again_but_not_at_once() -> 
     first = lookup.correlation
     lookup.on_broker_answer(first)
     assert lookup.wait_for_names(MISSING, 0, False, 5.1) == (5.1 + LOOKUP_S, b"")
-    later = lookup.wait_for_names(MISSING, 0, False, 5.1 + LOOKUP_S)
-    assert later is not None
-    assert later.query
+    assert present(lookup.wait_for_names(MISSING, 0, False, 5.1 + LOOKUP_S)).query
     assert lookup.correlation != first
     assert lookup.wait_for_names(MISSING, 0, False, 5.0 + MAX_WAIT_S) is None
 

@@ -29,37 +29,6 @@ def new(variant: str, limit: int = 10**6) -> Any:
     )
 
 
-def test_a_local_answer_goes_at_once_when_nothing_is_owed(flight: Any) -> None:
-    flight.enqueue_local_response(b"ours")
-    assert flight.outgoing == [b"ours"]
-    assert len(flight) == 0
-
-
-def test_a_local_answer_waits_behind_what_is_owed(flight: Any) -> None:
-    flight.append((1, PASS))
-    flight.enqueue_local_response(b"ours")
-    flight.append((2, PASS))
-    flight.enqueue_local_response(b"ours too")
-    flight.release_local_responses()
-    assert flight.outgoing == []
-    flight.drop_oldest()
-    flight.release_local_responses()
-    assert flight.outgoing == [b"ours"]
-    flight.drop_oldest()
-    flight.release_local_responses()
-    assert flight.outgoing == [b"ours", b"ours too"]
-
-
-def test_all_local_answers_behind_one_leave_with_it(flight: Any) -> None:
-    flight.append((1, PASS))
-    flight.enqueue_local_response(b"ours")
-    flight.enqueue_local_response(b"ours too")
-    flight.append((2, PASS))
-    flight.drop_oldest()
-    flight.release_local_responses()
-    assert (flight.outgoing, list(flight)) == ([b"ours", b"ours too"], [(2, PASS)])
-
-
 def test_nothing_is_owed_at_first_and_after_all_was_dropped(flight: Any) -> None:
     for _ in range(2):
         assert (len(flight), flight.oldest_kind, list(flight)) == (0, NOTHING, [])
@@ -102,7 +71,7 @@ def test_many_partitions_wait_where_memory_is_short_and_so_does_what_is_behind_a
         assert not flight.is_reading_blocked
 
 
-STEPS = st.lists(st.sampled_from(["request", "produce", "local", "answer", "clear"]), max_size=40)
+STEPS = st.lists(st.sampled_from(["request", "produce", "local", "release", "answer", "clear"]), max_size=40)
 
 
 @pytest.mark.parametrize("variant", [PURE, COMPILED])
@@ -124,6 +93,8 @@ def test_answers_leave_in_the_order_of_the_requests(variant: str, steps: list[st
                     queue.append((-1, LOCAL, asked))
                 else:
                     out.append(asked)
+            case "release":
+                flight.release_local_responses()
             case "clear":
                 flight.drop_all()
                 queue.clear()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
-from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD
+from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, RelayLink
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
 from gateway.data.relay.states import LINGERING
 from gateway.data.relay.tls_links import TlsInbound
@@ -32,33 +32,27 @@ from tests.gateway.data.play import (
     decode_answer,
     other_answer,
     other_request,
+    present,
     request,
     size_of,
     with_question,
 )
-from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import DEADLINE_S, Stage, receive_exactly, reset, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
 
-async def test_requests_and_answers_pass() -> None:
+@pytest.mark.parametrize("step", [1, 10_000], ids=["byte by byte", "glued"])
+async def test_requests_and_answers_pass(step: int) -> None:
     async with staged() as stage:
         _, client, broker = stage.connect()
-        frames = request(1) + other_request(2)
-        await client.send_all(frames)
-        assert await receive_exactly(broker, len(frames)) == frames
-        answers = answer(1) + other_answer(2)
-        await broker.send_all(answers)
-        assert await receive_exactly(client, len(answers)) == answers
-
-
-async def test_a_request_cut_into_single_bytes_passes() -> None:
-    async with staged() as stage:
-        _, client, broker = stage.connect()
-        frame = request(1)
-        for i in range(len(frame)):
-            await client.send_all(frame[i : i + 1])
-        assert await receive_exactly(broker, len(frame)) == frame
+        for sender, receiver, frames in (
+            (client, broker, request(1) + other_request(2)),
+            (broker, client, answer(1) + other_answer(2)),
+        ):
+            for at in range(0, len(frames), step):
+                await sender.send_all(frames[at : at + step])
+            assert await receive_exactly(receiver, len(frames)) == frames
 
 
 @pytest.mark.parametrize("size", [40_000, 300_000, 5_000_000])
@@ -83,8 +77,7 @@ def test_only_the_head_of_a_frame_is_looked_at(kind: Any, begun: bytes, is_looke
     with near, far:
         far.sendall(struct.pack(">ihhi", 500_000, 0, 9, 7))
         account = MemoryAccount(MemoryBudget(2**30), "test")
-        used_before = account.reserve_buffer(500_000, 500_000)
-        assert used_before is not None
+        used_before = present(account.reserve_buffer(500_000, 500_000))
         account.release_buffer(used_before)
         inbound = kind(SharedReadBuffer(), account, lambda: None, is_client=True)
         inbound.prepend_bytes(begun)
@@ -386,47 +379,41 @@ async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:
         assert await receive_exactly(broker, len(request(2, {"free": [0]}))) == request(2, {"free": [0]})
 
 
-async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_round_trip() -> None:
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_round_trip(held: bool) -> None:
     play = Play()
     async with staged(play) as stage:
         link, client, broker = stage.connect()
-        stage.mute(link)
-        link.session.hold.mute_reason = "topic-threshold"
+        if held:
+            stage.mute(link)
+            link.session.hold.mute_reason = "topic-threshold"
         await client.send_all(request(1))
-        await until(lambda: link.parked.input_slice is not None)
-        stage.end_mute(link, in_s=0.6)
+        if held:
+            await until(lambda: link.parked.input_slice is not None)
+            stage.end_mute(link, in_s=0.6)
         await receive_exactly(broker, len(request(1)))
         await broker.send_all(answer(1))
         await receive_exactly(client, len(answer(1)))
         await until(lambda: not play.world.ledger.latencies.answered_stamps)
         said = play.world.ledger.latencies.collect_latencies(1.0, 0.0)
-    long = LATENCY_BOUNDS.index(0.5)
-    assert sum(said.requests.counts) == sum(said.requests.counts[long + 1 :]) == 1
-    assert said.waits.keys() == {"topic-threshold"}
-    assert sum(said.waits["topic-threshold"].counts[long + 1 :]) == 1
-    assert said.waits["topic-threshold"].total <= said.requests.total
-    assert sum(said.round_trips[1].counts) == 1
-    assert said.round_trips[1].total <= said.requests.total - 0.5
-
-
-async def test_a_request_that_is_not_held_by_a_limit_has_no_wait() -> None:
-    play = Play()
-    async with staged(play) as stage:
-        _, client, broker = stage.connect()
-        await client.send_all(request(1) + request(2))
-        await receive_exactly(broker, len(request(1) + request(2)))
-        await broker.send_all(answer(1) + answer(2))
-        await receive_exactly(client, len(answer(1) + answer(2)))
-        await until(lambda: not play.world.ledger.latencies.answered_stamps)
-        said = play.world.ledger.latencies.collect_latencies(1.0, 0.0)
-    assert (sum(said.requests.counts), sum(said.round_trips[1].counts), said.waits) == (2, 2, {})
+    assert (sum(said.requests.counts), sum(said.round_trips[1].counts)) == (1, 1)
+    assert said.waits.keys() == ({"topic-threshold"} if held else set())
+    if held:
+        long = LATENCY_BOUNDS.index(0.5)
+        assert sum(said.requests.counts[long + 1 :]) == 1
+        assert sum(said.waits["topic-threshold"].counts[long + 1 :]) == 1
+        assert said.waits["topic-threshold"].total <= said.requests.total
+        assert said.round_trips[1].total <= said.requests.total - 0.5
 
 
 class Slow:
-    """A policy that delays every request a little."""
+    """A policy that delays every request, a little or for long."""
+
+    def __init__(self, throttle_ms: int = 20) -> None:
+        self._throttle_ms = throttle_ms
 
     def decide(self, *_: object) -> Verdict:
-        return Verdict(DELAY, "slow", 20, "slowly")
+        return Verdict(DELAY, "slow", self._throttle_ms, "slowly")
 
 
 async def test_a_queue_that_never_empties_does_not_age_young_requests() -> None:
@@ -463,16 +450,9 @@ async def test_what_comes_behind_parked_requests_is_not_read_before_them_while_a
         assert stage.play.world.ledger.counts.get("requests_malformed", 0) == 0
 
 
-class Slowest:
-    """A policy that delays every request for long."""
-
-    def decide(self, *_: object) -> Verdict:
-        return Verdict(DELAY, "slow", 10_000, "as long as may be")
-
-
 async def test_what_a_patient_client_sends_ahead_stays_in_its_own_queue_while_its_requests_wait() -> None:
     async with staged() as stage:
-        stage.play.world.plugins = [Slowest()]
+        stage.play.world.plugins = [Slow(10_000)]
         link, client, broker = stage.connect()
         hold, sock = link.session.hold, link.client.sock
         hold.set_software(("librdkafka", "2.16.0"))
@@ -486,8 +466,7 @@ async def test_what_a_patient_client_sends_ahead_stays_in_its_own_queue_while_it
             stage.end_mute(link)
             await receive_exactly(broker, len(frame))
             await until(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * SMALL_BUFFER_BYTES)
-            held = link.parked.input_slice
-            assert held is not None
+            held = present(link.parked.input_slice)
             assert held[2] - held[1] <= MAX_HELD + SHARED_READ_BYTES
             hold.drained_at = trio.current_time()  # and what waits is young again
             link.parked._arrival_samples.clear()
@@ -683,33 +662,39 @@ async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) 
         assert await receive_exactly(client, len(answer(1))) == answer(1)
 
 
-async def test_when_writes_are_not_paused_any_more_held_requests_go_on_without_waiting_for_their_time() -> None:
-    play = Play()
+def paused(**settings: Any) -> Play:
+    """Nobody may write."""
+    play = Play(**settings)
     play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
+    return play
+
+
+def end_pause(stage: Stage, link: RelayLink) -> None:
+    stage.play.engine.set_storage_factor(1.0, "", 1.0)
+    assert link.session.hold.end_pause(trio.current_time())
+    stage.reactor.call_soon(link)
+    stage.reactor.run_deferred(trio.current_time())
+
+
+async def test_when_writes_are_not_paused_any_more_held_requests_go_on_without_waiting_for_their_time() -> None:
+    play = paused()
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
         await until(lambda: link.parked.input_slice is not None)
         assert link.session.hold.held_until > trio.current_time() + 10
-        play.engine.set_storage_factor(1.0, "", 1.0)
-        assert link.session.hold.end_pause(trio.current_time())
-        stage.reactor.call_soon(link)
-        stage.reactor.run_deferred(trio.current_time())
+        end_pause(stage, link)
         assert await receive_exactly(broker, len(request(1))) == request(1)
 
 
 async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -> None:
-    play = Play()
-    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
+    play = paused()
     async with staged(play) as stage:
         link, client, broker = stage.connect()
         await client.send_all(request(1))
         await until(lambda: link.parked.input_slice is not None)
         await client.aclose()
-        play.engine.set_storage_factor(1.0, "", 1.0)
-        link.session.hold.end_pause(trio.current_time())
-        stage.reactor.call_soon(link)
-        stage.reactor.run_deferred(trio.current_time())
+        end_pause(stage, link)
         await broker.aclose()
         await until(lambda: link.is_closed)
         assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
@@ -717,8 +702,7 @@ async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -
 
 async def test_a_link_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:
     # All connections are held at once: each would read what its client can send, beyond any bound on memory.
-    play = Play()
-    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
+    play = paused()
     async with staged(play) as stage:
         link, client, _ = stage.connect()
         stage.streams.remove(client)
@@ -737,8 +721,7 @@ async def test_a_link_held_in_a_pause_reads_no_further_however_often_it_is_looke
 
 
 async def test_acks_0_held_in_a_pause_makes_room_for_clients_that_are_not() -> None:
-    play = Play(internal_client_ids=("ops",))
-    play.engine.set_storage_factor(0.0, "broker 2 volume /data is full", 0.0)
+    play = paused(internal_client_ids=("ops",))
     large = (bytes(900_000),)
     async with staged(play, max_buffered_bytes=2_000_000) as stage:
         async with trio.open_nursery() as nursery:

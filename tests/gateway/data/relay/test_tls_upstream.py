@@ -65,20 +65,6 @@ async def test_requests_and_answers_pass(anywhere: Any, version: ssl.TLSVersion)
         assert await client.receive(len(answers)) == answers
 
 
-@pytest.mark.parametrize("step", [1, 7, 10_000], ids=["byte by byte", "in sevens", "glued"])
-async def test_answers_pass_however_their_records_are_cut(secure: Any, step: int) -> None:
-    async with staged() as stage:
-        _, client, broker = await secure(stage).connect()
-        frames = b"".join(request(i) for i in range(1, 5))
-        await client.send(frames)
-        assert await broker.receive(len(frames)) == frames
-        answers = b"".join(answer(i) for i in range(1, 5))
-        data = broker.encrypt(answers, 50)
-        for at in range(0, len(data), step):
-            await broker.stream.send_all(data[at : at + step])
-        assert await client.receive(len(answers)) == answers
-
-
 async def test_answers_that_come_with_the_end_of_the_handshake_are_no_broken_connection(secure: Any) -> None:
     # Kafka never speaks first, so such a broker is none: but no event would ever tell of those bytes.
     async with staged() as stage:

@@ -11,16 +11,17 @@ import pytest
 from gateway.data.session.dispatch import DEBT_S, FETCH_PART
 from policies.groups.finder import GroupResolver
 from policies.groups.group_limiters import GroupLimit, GroupLimitValues
-from policies.quotas.names import Entity, QuotaKey
-from policies.quotas.store import QuotaStore
+from policies.quotas.names import Entity
 from protocol import api, framing
 from protocol.wire import MalformedFrame
-from tests.gateway.data.play import Play, account, answer, other_answer, other_request, request
+from tests.examples import matrix
+from tests.gateway.data.play import APP, Play, answer, other_answer, other_request, present, request
 from tests.gateway.data.session.fetch_frames import CLICKS, FREE, IDS, ONE, ORDERS, PLAIN, MiB, fetch, fetched, told
 from tests.protocol import kio_messages
 from tests.protocol.produce_cases import framed
 
 SIZE = len(ONE)
+CONSUME = "consumer_byte_rate"
 GOLD = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE))}
 
 
@@ -42,15 +43,6 @@ def play(
     return made
 
 
-def beside(on: Play) -> Play:
-    """Another connection to the same worker."""
-    made = Play().named()
-    made.world = on.world
-    made.session = type(on.session)(on.world, 1, account(), on.now)
-    made.now = on.now
-    return made
-
-
 def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
     """The bound of a request as the broker gets it."""
     cls = kio_messages.request_class(key, version)
@@ -59,9 +51,7 @@ def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
 
 
 def side(on: Play, topic: str = ORDERS) -> GroupLimit:
-    found = on.engine.groups.dispatch_limit(topic.encode(), "", on.now)
-    assert found is not None
-    return found
+    return present(on.engine.groups.dispatch_limit(topic.encode(), "", on.now))
 
 
 def counts(on: Play) -> dict[str, int]:
@@ -72,8 +62,7 @@ def counts(on: Play) -> dict[str, int]:
 # --- a limit ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [0, 1, 7, 1000])
-@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize(("step", "version"), matrix([0, 1, 7, 1000], range(4, 19)))
 def test_an_answer_is_charged_to_its_group_and_the_next_fetch_waits(version: int, step: int) -> None:
     on = play()
     on.client(fetch(1, version), step)
@@ -137,7 +126,7 @@ def test_the_longer_wait_of_bytes_and_messages_counts() -> None:
 
 def test_all_topics_and_connections_of_a_group_share_its_limit() -> None:
     on = play()
-    other = beside(on)
+    other = on.beside(None)
     on.client(fetch())
     other.client(fetch(topics=(CLICKS,)))
     on.broker(fetched())
@@ -167,7 +156,7 @@ def test_the_principal_may_say_which_group_it_is() -> None:
     assert told(on.broker(fetched(topics={FREE: [ONE]}))) == 0  # its name says another tenant
     on.client(fetch(2, topics=(PLAIN,)))
     assert told(on.broker(fetched(2, topics={PLAIN: [ONE]}))) == 1000
-    other = beside(on)
+    other = on.beside(None)
     other.client(fetch(topics=(PLAIN,)))
     assert told(other.broker(fetched(topics={PLAIN: [ONE]}))) == 0
 
@@ -261,7 +250,7 @@ def test_the_slowest_group_that_it_is_about_counts() -> None:
 
 def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
-    other = beside(on)
+    other = on.beside(None)
     on.client(fetch())
     on.broker(fetched(topics={ORDERS: []}))
     side(on).charge_request(500_000, 1, on.now)
@@ -276,7 +265,7 @@ def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() ->
     """Each consumer takes all that it may ask for, as soon as it may."""
     rate, many = 1e6, 12
     on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
-    all_ = [beside(on) for _ in range(many)]
+    all_ = [on.beside(None) for _ in range(many)]
     taken = [0] * many
     end, began = on.now + 60.0, on.now + 20.0
     now = on.now
@@ -286,8 +275,7 @@ def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() ->
             upstream, _ = each.again() if each.unhandled else each.client(fetch())
             if upstream:
                 size = asked(upstream)
-                found = each.session.fetch_limiter.dispatch
-                assert found is not None
+                found = present(each.session.fetch_limiter.dispatch)
                 found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
                 each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
                 each.session.in_flight.drop_all()
@@ -302,7 +290,7 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
     rate: float, many: int, batch: int
 ) -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
-    all_ = [beside(on) for _ in range(many)]
+    all_ = [on.beside(None) for _ in range(many)]
     next_at, total, seconds = [on.now] * many, 0, 400
     now, end = on.now, on.now + seconds
     while now < end:
@@ -315,8 +303,7 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
                 under_way += [(n, max(batch, asked(upstream)))] if upstream else []
         for n, size in under_way:
             each = all_[n]
-            found = each.session.fetch_limiter.dispatch
-            assert found is not None
+            found = present(each.session.fetch_limiter.dispatch)
             found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
             each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
             each.session.in_flight.drop_all()
@@ -330,7 +317,7 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
 
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
-    all_ = [beside(on) for _ in range(20)]
+    all_ = [on.beside(None) for _ in range(20)]
     sizes = [asked(each.client(fetch())[0]) for each in all_]
     assert sizes[0] == int(DEBT_S * FETCH_PART * 1e6)
     assert sum(sizes) < DEBT_S * 1e6
@@ -342,7 +329,7 @@ def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
 
 def test_bytes_promised_to_a_connection_that_closes_are_free_again() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1e6)})
-    gone = beside(on)
+    gone = on.beside(None)
     gone.client(fetch())
     gone.session.close()
     assert asked(on.client(fetch())[0]) == int(DEBT_S * FETCH_PART * 1e6)
@@ -353,7 +340,7 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
     on = play()
     on.client(fetch())
     on.broker(fetched())
-    other = beside(on)
+    other = on.beside(None)
     assert other.client(fetch()) == (b"", b"")
     assert other.session.hold.held_until == on.now + 1.0
     assert other.client(fetch(2, topics=(FREE,))) == (b"", b"")  # in order
@@ -412,17 +399,11 @@ def test_observed_limits_are_counted_and_touch_nothing() -> None:
 # --- beside client quotas ---------------------------------------------------------------------------------------------
 
 
-def with_quota(on: Play, rate: float, *, observes: bool = False) -> Play:
-    store = QuotaStore({Entity(None, "app"): {QuotaKey.parse("consumer_byte_rate"): rate}})
-    on.world.quotas.set_quotas(store, on.now, observes=observes)
-    return on
-
-
 @pytest.mark.parametrize("step", [0, 100])
 def test_the_longest_of_quota_and_group_counts(step: int) -> None:
     frame = fetched()
     for rate, wait in ((len(frame) / 5, 5.0), (10.0 * SIZE, 1.0)):
-        on = with_quota(play(), rate)
+        on = play().set_quotas((APP, CONSUME, rate))
         on.client(fetch())
         throttle_ms = told(on.broker(frame, step))
         assert on.session.fetch_limiter.muted_until == pytest.approx(on.now + wait)
@@ -433,14 +414,16 @@ def test_the_longest_of_quota_and_group_counts(step: int) -> None:
 
 
 def test_an_observed_quota_beside_a_group_that_is_not() -> None:
-    on = with_quota(play(), 1.0, observes=True)
+    on = play().set_quotas((APP, CONSUME, 1.0), observes=True)
     on.client(fetch())
     assert told(on.broker(fetched())) == 1000
     assert counts(on)["fetches_delayed"] == 1
 
 
 def test_an_observed_group_beside_a_quota_that_is_not() -> None:
-    on = with_quota(play({"gold": GroupLimitValues(dispatch_bytes=1.0)}, observes=True), float(len(fetched())))
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1.0)}, observes=True).set_quotas(
+        (APP, CONSUME, float(len(fetched())))
+    )
     on.client(fetch())
     assert told(on.broker(fetched())) == 1000
 
@@ -470,9 +453,7 @@ def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPat
     for n in range(25):
         on.client(fetch(n, topics=(f"acme.shop.{n}", "acme.shop." + "x" * 240 + str(n))))
         on.broker(fetched(n, topics={}))
-    fetches = on.session.fetch_limiter.dispatch
-    assert fetches is not None
-    assert len(fetches._group_limits) <= 10
+    assert len(present(on.session.fetch_limiter.dispatch)._group_limits) <= 10
     assert max(map(len, on.engine.groups._groups_by_topic)) <= 249
 
 
@@ -497,7 +478,7 @@ def test_an_older_fetch_is_no_way_around_a_limit(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_a_quota_reads_of_an_older_fetch_what_is_there(version: int) -> None:
-    on = with_quota(Play().named(), 1.0)  # so 10 bytes are the most
+    on = Play().named().set_quotas((APP, CONSUME, 1.0))  # so 10 bytes are the most
     frame = old_fetch(version)
     assert (on.client(frame)[0] == frame) == (version < 3)  # before there is no bound, but the count of topics
     answered = other_answer(1, b"\0" * 8)
@@ -536,12 +517,9 @@ def test_a_limit_that_is_lifted_while_an_answer_passes() -> None:
 
 
 def test_bytes_of_consumers_without_shares_are_counted_beside_those_with_shares() -> None:
-    on = Play().named()
-    shares = QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate:shares"): 1.0}})
-    on.world.quotas.set_quotas(QuotaStore({Entity("alice"): {QuotaKey.parse("consumer_byte_rate"): 1.0}}), on.now)
-    for counted, store in ((0, None), (len(fetched()), shares)):
-        if store is not None:
-            on.world.quotas.set_quotas(store, on.now)
+    on, alice = Play().named(), Entity("alice")
+    for key, counted in (("consumer_byte_rate", 0), ("consumer_byte_rate:shares", len(fetched()))):
+        on.set_quotas((alice, key, 1.0))
         on.client(fetch())
         assert on.broker(fetched()) == fetched()
         assert on.world.quotas.fetched_bytes.get(1, 0) == counted

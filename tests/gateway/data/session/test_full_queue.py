@@ -9,11 +9,10 @@ from typing import Final, Literal
 import pytest
 
 from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
-from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimitValues
 from policies.limits.limiter import DEBT_S, RECHECK_S
 from policies.quotas.names import Entity, QuotaKey
-from tests.gateway.data.play import JAVA, Play, account, answer, decode_answer, request, size_of
+from tests.gateway.data.play import Play, answer, decode_answer, request, size_of
 
 TOPIC: Final = "acme.shop.orders"
 SIZE: Final = size_of()
@@ -40,24 +39,16 @@ def limit(on: Play, kind: Kind, rate: float) -> None:
         on.engine.set_storage_factor(0.5, "disks fill up", on.now)
 
 
-def connected(on: Play, software: tuple[str, str] | None = JAVA) -> Play:
-    """Another connection to the same worker."""
-    made = Play()
-    made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = ClientSession(on.world, 1, account(), on.now)
-    return made.named(software)
-
-
 def filled(on: Play, kind: Kind, seconds: int) -> Play:
     """A connection that finds that another one's request has used up so many seconds of the limit."""
     client_id = "app" if kind == "quota" else "other"
     frame = request(1, {TOPIC: [0]}, values=(bytes(100_000),), client_id=client_id)
     limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of((bytes(100_000),))) / seconds)
-    other = connected(on)
+    other = on.beside()
     assert other.client(frame)[0]
     other.broker(answer(1, {TOPIC: {0: (0, 0)}}))
     on.engine.pace_limits(on.now)
-    return connected(on)
+    return on.beside()
 
 
 @KINDS
@@ -108,12 +99,12 @@ def test_large_requests_of_a_client_that_waits_for_itself_only_pass_before_it_gi
     values = (bytes(100_000),)
     frame = request(1, {TOPIC: [0]}, values=values, timeout_ms=10_000)
     limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of(values)) / 20)
-    each = connected(on, ("kgo", "v1.22.2"))
+    each = on.beside(("kgo", "v1.22.2"))
     began = each.now
     assert each.client(3 * frame)[0] == frame
     told = [decode_answer(each.broker(answer(1, {TOPIC: {0: (0, 0)}})))[1]]
     if other_asks:
-        connected(on).client(request(1, {TOPIC: [0]}, client_id="other"))
+        on.beside().client(request(1, {TOPIC: [0]}, client_id="other"))
     rejected = 0
     while each.unhandled:
         each.now = each.session.hold.held_until
@@ -141,7 +132,7 @@ def test_however_a_client_sends_it_gets_some_of_its_quota_in_advance_once_and_th
     frame, answered = request(1, {TOPIC: [0]}, values=(bytes(30_000),), acks=acks), answer(1, {TOPIC: {0: (0, 0)}})
     limit(on, "quota", float(len(frame) - 4))
     passed: list[float] = []
-    all_ = [connected(on) for _ in range(connections)]
+    all_ = [on.beside() for _ in range(connections)]
     began, seconds = on.now, 300
     while on.now < began + seconds:
         on.now += 0.5
@@ -149,7 +140,7 @@ def test_however_a_client_sends_it_gets_some_of_its_quota_in_advance_once_and_th
             if reconnects and not each.unhandled:
                 each.session.close()
                 on.world.quotas.renew_limits()
-                each = all_[number] = connected(on)
+                each = all_[number] = on.beside()
             each.now = on.now
             if not each.unhandled:
                 each.session.hold.drained_at = each.now - 60.0  # what it sends now has waited for long
@@ -208,7 +199,7 @@ def test_many_connections_come_in_turn_and_get_the_whole_limit(kind: Kind, conne
     rate = 4.0 * (len(frames[0]) - 4 if kind == "quota" else size_of(value))
     limit(on, kind, rate)
     got, rejected = [0] * connections, 0
-    turns = [(on.now + number / 100, number, connected(on)) for number in range(connections)]
+    turns = [(on.now + number / 100, number, on.beside()) for number in range(connections)]
     began = on.now
     seconds = 160
     while turns[0][0] < began + seconds:

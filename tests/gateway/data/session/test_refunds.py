@@ -8,19 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from gateway.channel import GroupSnapshot
-from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimitValues
-from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.names import Entity
 from policies.quotas.quota_limiters import CLAIMED_DEBT_S
-from policies.quotas.store import QuotaStore
 from policies.thresholds.pacing import ThresholdPacer
+from tests.examples import matrix
 from tests.gateway.data.play import (
-    JAVA,
+    APP,
     TOOK,
     Play,
-    account,
     answer,
     decode_answer,
+    present,
     request,
     size_of,
     with_question,
@@ -28,6 +27,7 @@ from tests.gateway.data.play import (
 from tests.protocol.produce_cases import framed, uvarint
 
 SIZE = size_of()
+ALICE = Entity("alice")
 WHOLE = len(request(1, {"acme.orders.t": [0]})) - 4  # what a quota counts: the request but for its size prefix
 TOPIC = "acme.orders.t"
 REFUSED = {TOPIC: {0: (10, -1)}}  # MESSAGE_TOO_LARGE
@@ -36,15 +36,6 @@ REFUSED = {TOPIC: {0: (10, -1)}}  # MESSAGE_TOO_LARGE
 def produce(on: Play, **how: tuple[int, int, int]) -> None:
     assert on.client(request(1, {TOPIC: [0]}, **how))[0]  # type: ignore[arg-type]
     on.broker(answer(1, {TOPIC: {0: (0, 0)}}))
-
-
-def beside(on: Play) -> Play:
-    """Another connection to the same worker."""
-    made = Play().named()
-    made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = ClientSession(on.world, 1, account(), on.now)
-    made.session.client.software = JAVA
-    return made
 
 
 def refused(on: Play) -> None:
@@ -60,8 +51,7 @@ def lost(on: Play) -> None:
 
 
 def quota(on: Play, *, observes: bool) -> None:
-    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): float(SIZE)}}
-    on.world.quotas.set_quotas(QuotaStore(values), on.now, observes=observes)
+    on.set_quotas((APP, "producer_byte_rate", float(SIZE)), observes=observes)
 
 
 def quota_level(on: Play) -> float:
@@ -76,8 +66,7 @@ def group(on: Play, *, observes: bool) -> None:
 
 def group_level(on: Play) -> float:
     on.engine.pace_limits(on.now)
-    line = on.engine.groups.limit_of("gold", "publish", on.now).byte_limiter
-    assert line is not None
+    line = present(on.engine.groups.limit_of("gold", "publish", on.now).byte_limiter)
     return line.bucket.token_level(on.now)
 
 
@@ -87,8 +76,7 @@ def storage(on: Play, *, observes: bool) -> None:
 
 
 def storage_level(on: Play) -> float:
-    limit = on.engine.broker_meters(1).limits.storage_throttle
-    assert limit is not None
+    limit = present(on.engine.broker_meters(1).limits.storage_throttle)
     return limit.limiter.bucket.token_level(on.now)
 
 
@@ -151,7 +139,7 @@ def test_a_limit_that_only_observed_and_was_not_charged_gets_nothing(
     on = Play().named()
     limit(on, observes=True)
     for _ in range(20):  # more than there is room for: it would reject
-        produce(beside(on))
+        produce(on.beside())
     rows = on.rows()
     assert any(outcome == "would_reject" for _, outcome, _ in rows)
     before = level(on)
@@ -175,8 +163,7 @@ def test_a_limit_that_was_set_after_a_request_was_forwarded_gets_nothing_back() 
 def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
     """Else a client could pay for what got in with what did not."""
     on = Play().named()
-    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1.0}}
-    on.world.quotas.set_quotas(QuotaStore(values), on.now)
+    on.set_quotas((APP, "producer_byte_rate", 1.0))
     on.client(request(1, values=(bytes(10_000),)))
     on.broker(answer(1))
     on.now += 1e5
@@ -185,7 +172,7 @@ def test_no_limit_gets_back_more_than_it_took_from_a_refused_request() -> None:
     on.broker(answer(2))
     owed = -quota_level(on)
     on.session.hold.muted_until = 0.0
-    other = beside(on)
+    other = on.beside()
     (line,) = on.world.quotas._limiters.values()
     frame = request(3, {TOPIC: [0, 1, 2]}, trailing=bytes(1000))
     line.bucket.consume_tokens(-owed, on.now)  # so that it passes …
@@ -199,8 +186,7 @@ def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again()
     on = Play().named()
     storage(on, observes=False)
     assert on.client(request(1, {TOPIC: [0]}))[0]
-    limit = on.engine.broker_meters(1).limits.storage_throttle
-    assert limit is not None
+    limit = present(on.engine.broker_meters(1).limits.storage_throttle)
     on.engine.set_storage_factor(1.0, "", on.now)
     assert limit.limiter.bucket.token_level(on.now) == -SIZE
     on.broker(answer(1, REFUSED))
@@ -210,17 +196,11 @@ def test_a_limit_that_was_lifted_meanwhile_has_it_back_for_when_it_holds_again()
 # --- a client's own quota ---------------------------------------------------------------------------------------------
 
 
-def alice(on: Play, rate: float = SIZE) -> None:
-    """A quota of alice's, who is here; for batches that no limit holds, it is far below them."""
-    on.session.client.set_principal("User:alice")
-    on.world.quotas.set_quotas(QuotaStore({Entity("alice"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now)
-
-
 @ENDS
 @pytest.mark.parametrize("rate", [1.0, float(SIZE)], ids=["minutes of it", "a second of it"])
 def test_a_users_quota_keeps_what_it_sent(rate: float, end: Callable[[Play], None]) -> None:
-    on = Play().named()
-    alice(on, rate)
+    on = Play().named().set_quotas((ALICE, "producer_byte_rate", rate))
+    on.session.client.set_principal("User:alice")
     end(on)
     assert quota_level(on) == -WHOLE
     (line,) = on.world.quotas._limiters.values()
@@ -234,15 +214,14 @@ def test_who_only_says_a_client_id_leaves_a_bounded_debt(
 ) -> None:
     """Else who may write nothing keeps everybody of that client id out, for as long as he likes."""
     on = Play().named()
-    values = {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}
-    on.world.quotas.set_quotas(QuotaStore(values), on.now)
+    on.set_quotas((APP, "producer_byte_rate", rate))
     end(on)
     assert -quota_level(on) / rate == pytest.approx(owed_s)
 
 
 def test_a_duplicate_counts_in_its_clients_quota_as_in_kafka() -> None:
-    on = Play().named()
-    alice(on, 1e6)
+    on = Play().named().set_quotas((ALICE, "producer_byte_rate", 1e6))
+    on.session.client.set_principal("User:alice")
     for correlation in range(3):
         on.client(request(correlation, producer=(5, 0, 0)))
         on.broker(answer(correlation))
@@ -267,14 +246,12 @@ SENT = {
 }
 
 
-@pytest.mark.parametrize("what", SENT)
-@pytest.mark.parametrize("user", ["alice", "ANONYMOUS"])
+@pytest.mark.parametrize(("what", "user"), matrix(list(SENT), ["alice", "ANONYMOUS"]))
 def test_nothing_that_a_client_can_send_passes_its_quota(user: str, what: str) -> None:
     rate, began, seconds = 1e5, 60, 240  # a client that can't wait any longer has some of it in advance, once
     frame, code = SENT[what]
     on = Play().named()
-    values = {entity: {QuotaKey.parse("producer_byte_rate"): rate} for entity in (Entity("alice"), Entity(None, "app"))}
-    on.world.quotas.set_quotas(QuotaStore(values), on.now)
+    on.set_quotas(*((entity, "producer_byte_rate", rate) for entity in (ALICE, APP)))
     if user == "alice":
         on.session.client.set_principal("User:alice")
     passed, start = 0, on.now + began

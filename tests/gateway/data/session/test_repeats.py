@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.channel import GroupSnapshot
-from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimitValues
 from policies.idempotence.repeats import RETENTION_S
-from tests.gateway.data.play import JAVA, TOPIC_ID, Play, account, answer, other_request, request, size_of
+from tests.gateway.data.play import JAVA, TOPIC_ID, Play, answer, other_request, request, size_of
 
 SIZE = size_of()
 OVER = {"total": 100.0, "topics": {"clicks": 50.0}}
@@ -26,15 +25,6 @@ def limit(play: Play, *, on: bool) -> None:
     """Set the thresholds that `overloaded` exceeds, or none."""
     play.engine.set_thresholds(100.0 if on else None, {"clicks": 50.0} if on else {})
     play.world.ledger.advance_epoch()
-
-
-def second(first: Play, software: tuple[str, str] | None = JAVA) -> Play:
-    """Another connection to the same worker."""
-    made = Play().named(software)
-    made.now, made.engine, made.world = first.now, first.engine, first.world
-    made.session = ClientSession(first.world, 1, account(), first.now)
-    made.session.client.software = software
-    return made
 
 
 def again(play: Play, frame: bytes) -> tuple[bytes, bytes]:
@@ -102,7 +92,7 @@ def test_a_client_may_come_again_over_another_connection(producer: tuple[int, in
     play.client(request(1, producer=producer))
     play.rows()
     limit(play, on=False)
-    other = second(play)
+    other = play.beside()
     again(other, request(1, producer=producer))
     other.broker(answer(1))
     assert told(other) == {ACCEPTED: (SIZE, SIZE)}

@@ -34,7 +34,7 @@ from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
 from tests.gateway.control.sasl.test_bearer import token as signed
-from tests.gateway.data.play import Play, answer, other_answer, other_request, request
+from tests.gateway.data.play import Play, answer, other_answer, other_request, present, request
 from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -83,8 +83,7 @@ class Stage(Play):
         if not self.world.control_queries.pending:
             return b"", b""
         ((token, asker),) = self.world.control_queries.pending.items()
-        turn = asker.turn
-        assert turn is not None
+        turn = present(asker.turn)
         until = 2.0**40
         ask = AdminQuery(
             token, until, asker.peer, asker.principal, turn.request, turn.memo, turn.answer, turn.mechanism

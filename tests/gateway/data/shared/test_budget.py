@@ -119,16 +119,6 @@ def crowd(budget: MemoryBudget) -> Iterator[Any]:
     assert (budget.used_bytes, budget.active_requests, budget.owners, budget.has_waiters) == (0, 0, {}, False)
 
 
-def test_what_is_announced_holds_nothing(budget: MemoryBudget, crowd: Any) -> None:
-    strangers = [crowd("10.0.0.9", LIMIT - 100_000, FIRST) for _ in range(20)]
-    assert budget.used_bytes == 20 * FIRST
-    good = crowd("10.0.0.9", 400_000, FIRST)
-    good.send(400_000)
-    while good.size:
-        assert good.receive(), "it waits"
-    assert not any(stranger.inbound.waits_for_memory for stranger in strangers)
-
-
 def test_a_buffer_is_mapped_for_what_has_come(budget: MemoryBudget, crowd: Any) -> None:
     client = crowd("10.0.0.9", 2_000_000, FIRST)
     while client.size:

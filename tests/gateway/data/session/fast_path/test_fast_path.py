@@ -17,11 +17,10 @@ from gateway.data.pending import in_flight, pending
 from gateway.data.shared.admin_turn import AdminTurn
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.shared.errors import UpstreamError
-from policies.quotas.names import Entity, QuotaKey
-from policies.quotas.store import QuotaStore
+from policies.quotas.names import Entity
 from protocol import api, framing
 from protocol.rewriting.stream import EndpointHider
-from tests.gateway.data.play import Play, answer, other_answer, other_request, request, size_of
+from tests.gateway.data.play import APP, Play, answer, other_answer, other_request, request, size_of
 from tests.gateway.data.session.fetch_frames import fetch, fetched
 from tests.variants import COMPILED, PURE, module, running
 
@@ -112,15 +111,28 @@ def test_the_same_goes_on_and_is_counted_as_where_each_is_looked_at(
         assert told(begin(), batches, step) == usual
 
 
-def run(fast_path: ModuleType, play: Play, data: bytes, end: int) -> tuple[int, int]:
-    session, gate = play.session, play.session.gate
-    terms = fast_path.ForwardingTerms(
-        session.in_flight, gate.topics.by_name, gate.topics.by_id, gate.broker.total, gate.accounts.awaits_repeats,
-        gate.find_credit, gate.world.ledger,
+def terms_of(fast_path: ModuleType, play: Play, *, by_name: bool = True, flight: Any = None, awaits: Any = None) -> Any:
+    """Terms of a run over this session, of which the client's name and some bounds have yet to be said."""
+    gate = play.session.gate
+    flight = play.session.in_flight if flight is None else flight
+    names = (gate.topics.by_name, gate.topics.by_id) if by_name else ({}, {})
+    return fast_path.ForwardingTerms(
+        flight, *names, gate.broker.total, awaits or gate.accounts.awaits_repeats, gate.find_credit, gate.world.ledger,
     )  # fmt: skip
-    terms.update_terms(0, session.client.client_id, False, 10**6, 10**4)
-    found: tuple[int, int] = terms.admit_requests(bytearray(data), 0, end, play.now, play.now, False)
-    return found
+
+
+def admit(
+    terms: Any, play: Play, data: bytes | bytearray, end: int | None = None, arrived_s: float = 0.0, **how: bool
+) -> Any:
+    """Up to where requests passed, and how many; `arrived_s`: so long ago they came."""
+    end = len(data) if end is None else end
+    return terms.admit_requests(bytearray(data), 0, end, play.now, play.now - arrived_s, how.get("asks", False))
+
+
+def run(fast_path: ModuleType, play: Play, data: bytes, end: int | None = None) -> Any:
+    terms = terms_of(fast_path, play)
+    terms.update_terms(0, play.session.client.client_id, False, 10**6, 10**4)
+    return admit(terms, play, data, end)
 
 
 def test_a_run_ends_before_the_first_that_is_not_whole(fast_path: ModuleType) -> None:
@@ -153,28 +165,25 @@ def test_a_run_ends_before_another_kind(fast_path: ModuleType, other: bytes) -> 
         play.broker(answer(correlation))
     one = request(3)
     data = one + other + request(5)
-    assert run(fast_path, play, data, len(data)) == (len(one), 1)
+    assert run(fast_path, play, data) == (len(one), 1)
 
 
 def fetching(fast_path: ModuleType, play: Play, most: int = 1000) -> Any:
     """Terms on which Fetch requests pass: up to version 15 their answers as they are, those of 16 and 17 walked."""
-    session, gate = play.session, play.session.gate
-    terms = fast_path.ForwardingTerms(
-        session.in_flight, {}, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit, gate.world.ledger
-    )
-    terms.update_terms(0, session.client.client_id, False, 10**6, 10**4)
+    terms = terms_of(fast_path, play, by_name=False)
+    terms.update_terms(0, play.session.client.client_id, False, 10**6, 10**4)
     terms.update_fetch_terms((pending.PASS,) * 16 + (pending.STREAM,) * 2, most)
     return terms
 
 
 def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(fast_path: ModuleType) -> None:
     play = Play().named()
-    data = bytearray(fetch(1, 4) + fetch(2, 15) + fetch(3, 16) + fetch(4, 17))
-    assert fetching(fast_path, play).admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 4)
+    data = fetch(1, 4) + fetch(2, 15) + fetch(3, 16) + fetch(4, 17)
+    assert admit(fetching(fast_path, play), play, data) == (len(data), 4)
     play.ledger()
     assert play.counts[f"{API_REQUESTS}{api.FETCH}"] == 4
     looked_at = Play().named()
-    assert looked_at.client(bytes(data))[0] == bytes(data)
+    assert looked_at.client(data)[0] == data
     assert list(play.session.in_flight) == list(looked_at.session.in_flight)
 
 
@@ -187,18 +196,14 @@ def test_fetches_pass_and_are_owed_what_others_are_that_are_looked_at(fast_path:
     ids=["a version that may not", "a negative one", "cut", "too short", "too large", "another API", "ShareFetch"],
 )  # fmt: skip
 def test_a_run_ends_before_a_fetch_that_has_to_be_looked_at(fast_path: ModuleType, other: bytes) -> None:
-    play = Play().named()
-    one = fetch(3)
-    data = bytearray(one + other)
-    assert fetching(fast_path, play).admit_requests(data, 0, len(data), play.now, play.now, False) == (len(one), 1)
+    play, one = Play().named(), fetch(3)
+    assert admit(fetching(fast_path, play), play, one + other) == (len(one), 1)
 
 
 def test_a_fetch_as_large_as_one_may_be_passes_and_no_larger_one(fast_path: ModuleType) -> None:
-    play, data = Play().named(), bytearray(fetch(3))
-    size = len(data) - 4
+    play, size = Play().named(), len(fetch(3)) - 4
     for most, passed in ((size, 1), (size - 1, 0)):
-        terms = fetching(fast_path, play, most)
-        assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
+        assert admit(fetching(fast_path, play, most), play, fetch(3))[1] == passed
 
 
 def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(fast_path: ModuleType) -> None:
@@ -206,25 +211,22 @@ def test_a_sessions_terms_let_no_larger_fetch_pass_than_its_api_needs(fast_path:
     for size, passed in ((api.MAX_OTHER_REQUEST_BYTES, 1), (api.MAX_OTHER_REQUEST_BYTES + 1, 0)):
         data = bytearray(4 + size)
         framing.REQUEST_HEAD.pack_into(data, 0, size, api.FETCH, 17, 3)
-        terms: Any = play.session.current_terms(play.now)
-        assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == passed
+        assert admit(play.session.current_terms(play.now), play, data)[1] == passed
 
 
 def test_no_fetch_passes_where_the_most_are_owed_or_no_one_said_so(fast_path: ModuleType) -> None:
-    play, data = Play().named(), bytearray(fetch(3))
+    play = Play().named()
     terms, flight = fetching(fast_path, play), play.session.in_flight
     while len(flight) < in_flight.MAX_PENDING - 1:
         flight.append((1, pending.PASS))
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 1
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
+    assert [admit(terms, play, fetch(3))[1] for _ in range(2)] == [1, 0]
     flight.drop_all()
     terms.update_terms(0, b"app", False, 10**6, 10**4)
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1] == 0
+    assert admit(terms, play, fetch(3))[1] == 0
 
 
 def _quota_of_another(play: Play) -> None:
-    store = QuotaStore({Entity(client_id="other"): {QuotaKey.parse("consumer_byte_rate"): 1e9}})
-    play.world.quotas.set_quotas(store, play.now)
+    play.set_quotas((Entity(client_id="other"), "consumer_byte_rate", 1e9))
 
 
 def _group_that_limits_consumers(play: Play) -> None:
@@ -247,15 +249,10 @@ def _mute(play: Play) -> None:
 def test_a_sessions_terms_let_fetches_pass_as_long_as_nothing_concerns_them(
     fast_path: ModuleType, change: Callable[[Play], None]
 ) -> None:
-    play, data = familiar([0]), bytearray(fetch(3))
-
-    def passed() -> int:
-        terms: Any = play.session.current_terms(play.now)
-        return int(terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1])
-
-    assert passed() == 1
+    play = familiar([0])
+    assert admit(play.session.current_terms(play.now), play, fetch(3))[1] == 1
     change(play)
-    assert passed() == 0
+    assert admit(play.session.current_terms(play.now), play, fetch(3))[1] == 0
 
 
 def test_answers_that_stream_through_pass_cut_anywhere_up_to_the_gateways_own(fast_path: ModuleType) -> None:
@@ -353,15 +350,12 @@ def test_a_request_is_looked_at_where_its_checksums_may_be_asked_for(fast_path: 
         asked.append(list(parts))
         return True
 
-    terms = fast_path.ForwardingTerms(
-        play.session.in_flight, play.session.gate.topics.by_name, {}, play.session.gate.broker.total,
-        awaits, play.session.gate.find_credit, play.world.ledger,
-    )  # fmt: skip
+    terms = terms_of(fast_path, play, awaits=awaits)
     terms.update_terms(0, b"app", False, 10**6, 10**4)
-    data = bytearray(request(2, {"clicks": indexes}))
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, True) == (0, 0)
+    data = request(2, {"clicks": indexes})
+    assert admit(terms, play, data, asks=True) == (0, 0)
     assert [[part[1] for part in parts] for parts in asked] == [indexes]
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data), 1)
+    assert admit(terms, play, data) == (len(data), 1)
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
@@ -384,66 +378,42 @@ def test_a_run_ends_at_what_is_larger_than_any_may_be_and_where_the_most_are_owe
     fast_path: ModuleType, indexes: list[int]
 ) -> None:
     play = familiar(indexes)
-    session, gate = play.session, play.session.gate
-    terms = fast_path.ForwardingTerms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit,
-        gate.world.ledger,
-    )  # fmt: skip
-    data = bytearray(request(3, {"clicks": indexes}))
+    terms, flight, data = terms_of(fast_path, play), play.session.in_flight, request(3, {"clicks": indexes})
     size = len(data) - 4
-
-    def passed() -> int:
-        return int(terms.admit_requests(data, 0, len(data), play.now, play.now, False)[1])
-
     for max_bytes, most, expected in ((size - 1, 2, 0), (size, 2, 1), (size, 1, 2 - len(indexes))):
         terms.update_terms(0, b"app", False, max_bytes, most)
-        assert passed() == expected
+        assert admit(terms, play, data)[1] == expected
     terms.update_terms(0, b"app", False, size, 2)
-    while len(session.in_flight) < in_flight.MAX_PENDING - 1:
-        session.in_flight.append((1, pending.PASS))
-    assert [passed(), passed()] == [1, 0]
+    while len(flight) < in_flight.MAX_PENDING - 1:
+        flight.append((1, pending.PASS))
+    assert [admit(terms, play, data)[1] for _ in range(2)] == [1, 0]
 
 
 def test_a_run_ends_where_memory_is_short_for_what_is_owed(fast_path: ModuleType) -> None:
     indexes = list(range(in_flight.FEW_PARTITIONS + 1))
     play = familiar(indexes)
-    gate, data = play.session.gate, bytearray(b"".join(request(each, {"clicks": indexes}) for each in (3, 4)))
+    data = b"".join(request(each, {"clicks": indexes}) for each in (3, 4))
     flight = in_flight.InFlightRequests(MemoryAccount(MemoryBudget(1), ""))
-    terms = fast_path.ForwardingTerms(
-        flight,
-        gate.topics.by_name,
-        {},
-        gate.broker.total,
-        gate.accounts.awaits_repeats,
-        gate.find_credit,
-        play.world.ledger,
-    )
+    terms = terms_of(fast_path, play, flight=flight)
     terms.update_terms(0, b"app", False, 10**6, 10**4)
-    assert terms.admit_requests(data, 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
+    assert admit(terms, play, data) == (len(data) // 2, 1)
     assert flight.is_reading_blocked
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_those_that_are_measured_are_noted_with_when_they_came(fast_path: ModuleType, several: bool) -> None:
-    indexes = [0, 1] if several else [0]
+@pytest.mark.parametrize("indexes", [[0], [0, 1]])
+def test_those_that_are_measured_are_noted_with_when_they_came(fast_path: ModuleType, indexes: list[int]) -> None:
     play = familiar(indexes)
-    data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
-    session, gate = play.session, play.session.gate
-    terms = fast_path.ForwardingTerms(
-        session.in_flight, gate.topics.by_name, {}, gate.broker.total, gate.accounts.awaits_repeats, gate.find_credit,
-        gate.world.ledger,
-    )  # fmt: skip
+    terms = terms_of(fast_path, play)
     terms.update_terms(1, b"app", False, 10**6, 10**4)
-    terms.admit_requests(bytearray(data), 0, len(data), play.now, play.now - 0.5, False)
-    assert [entry[7] for entry in session.in_flight] == [(play.now - 0.5, play.now, 2), None]
+    data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
+    admit(terms, play, data, arrived_s=0.5)
+    assert [entry[7] for entry in play.session.in_flight] == [(play.now - 0.5, play.now, 2), None]
 
 
 @pytest.mark.parametrize("indexes", [[0], [0, 1]])
 def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType, indexes: list[int]) -> None:
     """It is told of the bytes that the broker doesn't write."""
-    play = Play().named()
-    store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
-    play.world.quotas.set_quotas(store, play.now)
+    play = Play().named().set_quotas((APP, "producer_byte_rate", 1e9))
     for correlation in (1, 2):
         play.broker(exchange(play, correlation, {"clicks": indexes}))
     play.now += 10.0  # a quota saves nothing before it is used
@@ -463,19 +433,14 @@ def test_the_quota_that_a_request_was_charged_to_is_noted(fast_path: ModuleType,
 def test_what_is_free_of_one_limit_ends_a_run_that_another_one_has_credit_for(
     fast_path: ModuleType, indexes: list[int], of: str
 ) -> None:
-    play = familiar(indexes)
-    store = QuotaStore({Entity(client_id="app"): {QuotaKey.parse("producer_byte_rate"): 1e9}})
-    play.world.quotas.set_quotas(store, play.now)
+    play = familiar(indexes).set_quotas((APP, "producer_byte_rate", 1e9))
     play.broker(exchange(play, 3, {"clicks": indexes}))
     play.now += 10.0
     meter = play.engine.broker_meters(1).topics[b"clicks"]
     (meter.set_thresholds_ask if of == "thresholds" else meter.set_group_asks)(False, 1.0)
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
-    session, gate = play.session, play.session.gate
-    assert gate.must_ask_limits
-    terms = session.current_terms(play.now)
-    assert terms is not None
-    assert terms.admit_requests(bytearray(data), 0, len(data), play.now, play.now, False) == (len(data) // 2, 1)
+    assert play.session.gate.must_ask_limits
+    assert admit(play.session.current_terms(play.now), play, data) == (len(data) // 2, 1)
 
 
 @pytest.mark.parametrize(("rows", "throttle_ms"), [([(b"views", 0, 89, "")], 0), (None, 5)])
@@ -542,7 +507,7 @@ def test_what_a_run_has_brought_counts_within_it(fast_path: ModuleType, run_of: 
     meter.set_thresholds_ask(False, 2 * size_of())
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
-    assert run(fast_path, play, data, len(data))[1] == passed
+    assert run(fast_path, play, data)[1] == passed
     assert meter.uncounted - before == sum(map(len, run_of[:passed])) * size_of()
 
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
 from gateway.data.pending import pending
-from gateway.data.session.session import ClientSession
 from policies.decision import Mode
 from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from policies.storage import AffectedTopics
-from tests.gateway.data.play import Play, account, answer, request, size_of
+from tests.gateway.data.play import Play, answer, request, size_of
 from tests.variants import COMPILED, PURE, module, running
 
 SIZE = size_of()
@@ -69,10 +68,7 @@ def set_limits(on: Play, kinds: set[Kind], factor: float, held: float, mode: Mod
 
 def connect(on: Play, number: int) -> Play:
     """A connection to the same worker, of a client of its own."""
-    made = Play().named()
-    made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = ClientSession(on.world, 1, account(), on.now)
-    made.named()
+    made = on.beside()
     made.session.client.set_principal(f"User:{'acme' if number else 'other'}")
     return made
 

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.channel import GroupSnapshot
-from gateway.data.session.session import ClientSession
 from policies.groups.group_limiters import GroupLimit, GroupLimitValues
-from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaLimiter
-from policies.quotas.store import QuotaStore
 from policies.thresholds.pacing import PACE_S
-from tests.gateway.data.play import TOPIC_ID, Play, account, answer, decode_answer, request, size_of
+from tests.gateway.data.play import APP, TOPIC_ID, Play, answer, decode_answer, present, request, size_of
 
 SIZE = size_of()
 ACME = "acme.orders.t"
@@ -26,20 +23,9 @@ def play(limit: GroupLimitValues, groups: GroupSnapshot | None = None, **setting
     return made
 
 
-def second(first: Play, node_id: int = 1) -> Play:
-    """Another connection to the same worker."""
-    made = Play().named()
-    made.now, made.engine, made.world = first.now, first.engine, first.world
-    made.session = ClientSession(first.world, node_id, account(), first.now)
-    made.session.client.software = ("apache-kafka-java", "4.1.0")
-    return made
-
-
 def produce(on: Play, correlation: int = 1, topic: str = ACME, **how: object) -> int:
     """Send a request and its answer; return how long the client has to wait."""
-    version = int(how.get("version", 9))  # type: ignore[call-overload]
-    on.client(request(correlation, {topic: [0]}, **how))  # type: ignore[arg-type]
-    return decode_answer(on.broker(answer(correlation, {topic: {0: (0, 0)}}, version=version)), version)[1]
+    return on.exchange(correlation, {topic: [0]}, **how)
 
 
 def side(on: Play) -> GroupLimit:
@@ -60,7 +46,7 @@ def free(on: Play, topic: str = ACME) -> None:
 def fill(on: Play) -> None:
     """Other connections wait as long as any client may, one of this client and those of another."""
     for number in range(15):
-        second(on).client(request(1, {ACME: [0]}, client_id="other" if number else "app"))
+        on.beside().client(request(1, {ACME: [0]}, client_id="other" if number else "app"))
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])
@@ -76,7 +62,7 @@ def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int
 @pytest.mark.seed("82.34", "82.48")
 def test_topics_connections_and_brokers_share_one_limit() -> None:
     on = play(GroupLimitValues(2 * SIZE))
-    other = second(on, node_id=2)
+    other = on.beside(node_id=2)
     assert produce(on) == 500
     assert produce(other, topic="acme.clicks.t") == 1000
 
@@ -118,9 +104,7 @@ def test_bytes_that_another_policy_rejects_cost_the_group_nothing() -> None:
 
 def test_bytes_that_the_group_rejects_cost_a_client_quota_nothing() -> None:
     on = play(GroupLimitValues(SIZE))
-    on.world.quotas.set_quotas(
-        QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1000.0 * SIZE}}), on.now
-    )
+    on.set_quotas((APP, "producer_byte_rate", 1000.0 * SIZE))
     fill(on)
     (line,) = (each for each in on.engine.fleet.limiters.values() if isinstance(each, QuotaLimiter))
     spent = line.spent
@@ -133,8 +117,7 @@ def test_bytes_that_the_group_rejects_cost_a_client_quota_nothing() -> None:
 def test_the_fast_way_is_charged_by_the_next_pace() -> None:
     on = play(GroupLimitValues(10_000 * SIZE, 10_000))
     free(on)
-    line = side(on).byte_limiter
-    assert line is not None
+    line = present(side(on).byte_limiter)
     spent, asked = line.spent, side(on).message_meter.charged
     for correlation in range(1, 11):
         produce(on, correlation, values=(b"payload",))
@@ -163,9 +146,7 @@ def test_duplicates_and_batches_that_the_broker_refused_are_given_back() -> None
     assert {"accepted", "duplicate", "errored"} <= set(outcomes)
     on.engine.pace_limits(on.now)
     assert side(on).byte_meter.charged == SIZE
-    line = side(on).byte_limiter
-    assert line is not None
-    assert line.spent == SIZE
+    assert present(side(on).byte_limiter).spent == SIZE
 
 
 @pytest.mark.seed("82.8")
@@ -177,7 +158,7 @@ def test_internal_clients_are_neither_limited_nor_charged(internal: dict[str, An
     on.session.client.set_principal("User:mirror")
     for correlation in range(1, 5):
         assert produce(on, correlation) == 0
-    free_one = second(on)
+    free_one = on.beside()
     free_one.session.client.set_principal("User:somebody")
     produce(free_one, 1, client_id="other")
     on.now += 2
@@ -206,7 +187,7 @@ def test_a_topic_of_unknown_name_is_in_no_group() -> None:
 def test_acks_0_over_its_groups_limit_waits() -> None:
     on = play(GroupLimitValues(SIZE))
     for _ in range(15):
-        second(on).client(request(1, {ACME: [0]}, acks=0))
+        on.beside().client(request(1, {ACME: [0]}, acks=0))
     upstream, _ = on.client(request(1, {ACME: [0]}, acks=0))
     assert upstream == b""
     assert on.session.hold.held_until > on.now
@@ -219,11 +200,10 @@ def test_in_mode_observe_nothing_is_delayed_and_traffic_that_would_have_been_is_
     assert produce(on) == 0
     assert on.rows()[ACME, "would_delay", "resource-group"] == (SIZE, 1, 1)
     for _ in range(30):
-        assert produce(second(on)) == 0
+        assert produce(on.beside()) == 0
     rows = on.rows()
     assert (ACME, "would_reject", "resource-group") in rows
-    line = side(on).byte_limiter
-    assert line is not None
+    line = present(side(on).byte_limiter)
     assert line.bucket.token_level(on.now) >= -12 * SIZE  # who would have been rejected doesn't count
 
 
@@ -237,7 +217,7 @@ def test_where_the_name_says_nothing_the_principal_says_the_group() -> None:
     on.session.client.set_principal("User:acme")
     assert produce(on, topic="plain") == 1000
     assert on.rows()["plain", "delayed", "resource-group"] == (SIZE, 1, 1)
-    other = second(on)
+    other = on.beside()
     other.session.client.set_principal("User:bob")
     assert produce(other, topic="plain") == 0
     assert not other.session.client.needs_judging

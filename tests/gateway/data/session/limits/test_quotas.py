@@ -8,25 +8,20 @@ from typing import Any
 import pytest
 
 from gateway.channel import QuotaChanges
-from gateway.data.session.session import ClientSession
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.quotas.store import QuotaStore
-from tests.gateway.data.play import Play, account, answer, decode_answer, request, size_of
+from tests.examples import matrix
+from tests.gateway.data.play import APP, Play, answer, decode_answer, present, request, size_of
 from tests.protocol import kio_messages
 from tests.protocol.produce_cases import framed
 
 SIZE = len(request()) - 4  # the whole request but for its size prefix, as in Kafka
 BATCH = size_of()
+PRODUCE, CONSUME = "producer_byte_rate", "consumer_byte_rate"
 FETCH = 1
 
 
 def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings: Any) -> Play:
-    made = Play(**settings).named()
-    values: dict[Entity, dict[QuotaKey, float]] = {}
-    for entity, key, value in quotas:
-        values.setdefault(entity, {})[QuotaKey.parse(key)] = value
-    made.world.quotas.set_quotas(QuotaStore(values), made.now, observes=observes)
-    return made
+    return Play(**settings).named().set_quotas(*quotas, observes=observes)
 
 
 def authenticated(made: Play, user: str) -> Play:
@@ -53,7 +48,7 @@ def fetch_answer(correlation: int, version: int, throttle_ms: int = 0) -> bytes:
 
 @pytest.mark.parametrize("step", [0, 1, 7])
 def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
-    on = play((Entity(None, "app"), "producer_byte_rate", SIZE))
+    on = play((APP, PRODUCE, SIZE))
     assert on.client(request(1), step) == (request(1), b"")
     assert throttle_of(on) == 1000
     assert on.session.hold.muted_until == on.now + 1.0
@@ -61,7 +56,7 @@ def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
 
 
 def test_two_connections_of_one_user_share_its_quota() -> None:
-    on = authenticated(play((Entity("alice"), "producer_byte_rate", 2 * SIZE)), "alice")
+    on = authenticated(play((Entity("alice"), PRODUCE, 2 * SIZE)), "alice")
     other = authenticated(Play(), "alice")
     other.world.quotas = on.world.quotas
     on.client(request(1))
@@ -71,7 +66,7 @@ def test_two_connections_of_one_user_share_its_quota() -> None:
 
 
 def test_a_user_is_known_only_once_the_broker_has_accepted_it() -> None:
-    on = play((Entity("alice"), "producer_byte_rate", SIZE), (Entity("ANONYMOUS"), "producer_byte_rate", 4 * SIZE))
+    on = play((Entity("alice"), PRODUCE, SIZE), (Entity("ANONYMOUS"), PRODUCE, 4 * SIZE))
     on.client(request(1))
     assert throttle_of(on) == 250
     on.now += 1
@@ -80,7 +75,7 @@ def test_a_user_is_known_only_once_the_broker_has_accepted_it() -> None:
 
 
 def test_the_client_id_of_each_request_counts() -> None:
-    on = play((Entity(None, "slow"), "producer_byte_rate", len(request(client_id="slow")) - 4))
+    on = play((Entity(None, "slow"), PRODUCE, len(request(client_id="slow")) - 4))
     assert on.client(request(1, client_id="fast") + request(2, client_id="slow"))[1] == b""
     assert throttle_of(on) == 0
     assert throttle_of(on, 2) == 1000
@@ -88,7 +83,7 @@ def test_the_client_id_of_each_request_counts() -> None:
 
 @pytest.mark.parametrize("client_id", [None, "", "whoever"])
 def test_clients_without_an_id_are_under_the_default(client_id: str | None) -> None:
-    on = play((Entity(None, DEFAULT), "producer_byte_rate", len(request(client_id=client_id)) - 4))
+    on = play((Entity(None, DEFAULT), PRODUCE, len(request(client_id=client_id)) - 4))
     on.client(request(1, client_id=client_id))
     assert throttle_of(on) == 1000
 
@@ -97,49 +92,45 @@ def test_a_quota_set_while_connected_binds_with_the_next_request() -> None:
     on = play()
     on.client(request(1))
     assert throttle_of(on) == 0
-    on.world.quotas.set_quotas(
-        QuotaStore({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): float(SIZE)}}), on.now
-    )
+    on.set_quotas((APP, PRODUCE, float(SIZE)))
     on.client(request(2))
     assert throttle_of(on, 2) == 1000
     on.now += 1
-    on.world.quotas.set_quotas(QuotaStore(), on.now)
+    on.set_quotas()
     on.client(request(3))
     assert throttle_of(on, 3) == 0
 
 
 def test_changes_of_some_quotas_leave_all_others_as_they_are() -> None:
-    on = play((Entity(None, "app"), "producer_byte_rate", float(SIZE)), (Entity("bob"), "producer_byte_rate", 1.0))
+    on = play((APP, PRODUCE, float(SIZE)), (Entity("bob"), PRODUCE, 1.0))
     bob = on.world.quotas.store.entries[Entity("bob")]
-    on.world.change_quotas(QuotaChanges({Entity(None, "app"): {}}), on.now)
+    on.world.change_quotas(QuotaChanges({APP: {}}), on.now)
     on.client(request(1))
     on.client(request(2))
     assert throttle_of(on, 1) == throttle_of(on, 2) == 0
     assert on.world.quotas.store.entries[Entity("bob")] is bob
-    on.world.change_quotas(QuotaChanges({Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): 1.0}}), on.now)
+    on.world.change_quotas(QuotaChanges({APP: {QuotaKey.parse(PRODUCE): 1.0}}), on.now)
     on.client(request(3))
     assert throttle_of(on, 3) > 0
 
 
 def test_internal_clients_are_under_no_quota() -> None:
-    on = play((Entity(None, DEFAULT), "producer_byte_rate", 1), internal_client_ids=("app",))
+    on = play((Entity(None, DEFAULT), PRODUCE, 1), internal_client_ids=("app",))
     on.client(request(1))
     assert throttle_of(on) == 0
 
 
 def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
-    on = play((Entity(None, "app"), "producer_byte_rate", SIZE))
+    on = play((APP, PRODUCE, SIZE))
     on.engine.set_thresholds(4 * BATCH, {})
     on.engine.set_storage_factor(0.5, "broker 2 volume /data", on.now)
     on.client(request(1))
     assert throttle_of(on) == 1000
-    storage = on.engine.broker_meters(1).limits.storage_throttle
-    assert storage is not None
-    assert storage.limiter.bucket.token_level(on.now) == -BATCH
+    assert present(on.engine.broker_meters(1).limits.storage_throttle).limiter.bucket.token_level(on.now) == -BATCH
 
 
 def test_observed_quotas_touch_nothing() -> None:
-    on = play((Entity(None, "app"), "producer_byte_rate", SIZE), observes=True)
+    on = play((APP, PRODUCE, SIZE), observes=True)
     on.client(request(1))
     assert throttle_of(on) == 0
     assert on.rows()["clicks", "would_delay", "client-quota"] == (BATCH, 1, 1)
@@ -148,11 +139,10 @@ def test_observed_quotas_touch_nothing() -> None:
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [0, 1, 3])
-@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize(("step", "version"), matrix([0, 1, 3], range(4, 19)))
 def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(version: int, step: int) -> None:
     frame = fetch_answer(1, version)
-    on = play((Entity(None, "app"), "consumer_byte_rate", len(frame)))
+    on = play((APP, CONSUME, len(frame)))
     on.client(fetch_request(1, version))
     free = play()
     free.client(fetch_request(1, version))
@@ -168,14 +158,14 @@ def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(versi
 @pytest.mark.parametrize("step", [0, 1, 7])
 def test_a_fetch_may_ask_for_what_can_be_paid_for_by_the_longest_wait(step: int) -> None:
     # Else a wide fetch would take many times what is allowed: one wait is bounded.
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
+    on = play((APP, CONSUME, 1000))
     assert on.client(fetch_request(1, max_bytes=52_428_800), step)[0] == fetch_request(1, max_bytes=3333)
-    free = play((Entity(None, "other"), "consumer_byte_rate", 1000))
+    free = play((Entity(None, "other"), CONSUME, 1000))
     assert free.client(fetch_request(1, max_bytes=52_428_800), step)[0] == fetch_request(1, max_bytes=52_428_800)
 
 
 def test_observed_fetches_are_counted_and_not_touched() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1), observes=True)
+    on = play((APP, CONSUME, 1), observes=True)
     assert on.client(fetch_request(1, max_bytes=52_428_800))[0] == fetch_request(1, max_bytes=52_428_800)
     assert on.broker(fetch_answer(1, 11)) == fetch_answer(1, 11)
     on.rows()
@@ -184,7 +174,7 @@ def test_observed_fetches_are_counted_and_not_touched() -> None:
 
 
 def test_produce_behind_a_fetch_under_another_client_id_is_under_that_ones_quota() -> None:
-    on = play((Entity(None, "slow"), "producer_byte_rate", SIZE), (Entity(None, "slow"), "consumer_byte_rate", 10**6))
+    on = play((Entity(None, "slow"), PRODUCE, SIZE), (Entity(None, "slow"), CONSUME, 10**6))
     on.client(request(1, client_id="fast"))
     upstream, _ = on.client(
         fetch_request(2, client_id=b"slow") + request(3, client_id="slow") + request(4, client_id="slow")
@@ -193,7 +183,7 @@ def test_produce_behind_a_fetch_under_another_client_id_is_under_that_ones_quota
 
 
 def test_the_larger_throttle_time_of_a_fetch_answer_wins() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 100))
+    on = play((APP, CONSUME, 100))
     on.client(fetch_request(1))
     theirs = fetch_answer(1, 11, throttle_ms=60_000)
     assert on.broker(theirs) == theirs
@@ -201,7 +191,7 @@ def test_the_larger_throttle_time_of_a_fetch_answer_wins() -> None:
 
 def test_a_client_that_consumes_too_much_may_still_produce_and_the_other_way_round() -> None:
     rate = len(fetch_answer(1, 11)) // 5
-    on = play((Entity(None, "app"), "consumer_byte_rate", rate), (Entity(None, "app"), "producer_byte_rate", 1))
+    on = play((APP, CONSUME, rate), (APP, PRODUCE, 1))
     on.client(fetch_request(1))
     on.broker(fetch_answer(1, 11))
     assert on.client(request(2))[0] == request(2)
@@ -212,7 +202,7 @@ def test_a_client_that_consumes_too_much_may_still_produce_and_the_other_way_rou
 
 
 def test_fetches_without_a_quota_are_not_touched() -> None:
-    on = play((Entity(None, "other"), "consumer_byte_rate", 1))
+    on = play((Entity(None, "other"), CONSUME, 1))
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     assert on.broker(frame) == frame
@@ -220,20 +210,12 @@ def test_fetches_without_a_quota_are_not_touched() -> None:
 
 
 def test_a_fetch_answer_of_a_consumer_that_has_left_charges_its_line() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 100))
+    on = play((APP, CONSUME, 100))
     on.client(fetch_request(1))
     frame = fetch_answer(1, 11)
     on.broker(frame)
     (line,) = on.engine.fleet.limiters.values()
     assert line.bucket.token_level(on.now) == -len(frame)
-
-
-def beside(on: Play) -> Play:
-    """Another connection to the same worker."""
-    made = Play().named()
-    made.world, made.engine, made.now = on.world, on.engine, on.now
-    made.session = ClientSession(on.world, 1, account(), on.now)
-    return made
 
 
 def large_answer(correlation: int, size: int) -> bytes:
@@ -254,8 +236,8 @@ def fetched(rate: float, connections: int, batch: int, seconds: int, user: str =
     """Bytes per second that consumers get who ask for all they can, from a broker that gives at least one batch of so
     many bytes; and the longest time for which it got no Fetch, behind the first.
     """
-    on = play((Entity(None, "app") if user == "app" else Entity(user), "consumer_byte_rate", rate))
-    all_ = [beside(on) for _ in range(connections)]
+    on = play((APP if user == "app" else Entity(user), CONSUME, rate))
+    all_ = [on.beside(None) for _ in range(connections)]
     next_at, total, last, gap = [on.now] * connections, 0, on.now, 0.0
     end, now = on.now + seconds, on.now
     while now < end:
@@ -297,8 +279,8 @@ def test_consumers_get_their_quota_whatever_their_number_and_batches(
 
 
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1e6))
-    all_ = [beside(on) for _ in range(20)]
+    on = play((APP, CONSUME, 1e6))
+    all_ = [on.beside(None) for _ in range(20)]
     sizes = [asked(each.client(fetch_request(1, max_bytes=50_000_000))[0]) for each in all_]
     assert sizes[0] > sizes[1] > sizes[2]
     assert sum(sizes) < 12e6
@@ -311,10 +293,10 @@ def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
 
 
 def test_a_fetch_waits_until_its_quota_has_room() -> None:
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
+    on = play((APP, CONSUME, 1000))
     on.client(fetch_request(1))
     on.broker(large_answer(1, 60_000))
-    other = beside(on)
+    other = on.beside(None)
     assert other.client(fetch_request(1)) == (b"", b"")
     held = 0.0
     while not (upstream := other.again()[0]):
@@ -327,10 +309,10 @@ def test_a_fetch_waits_until_its_quota_has_room() -> None:
 
 def test_a_fetch_that_would_have_to_wait_is_not_sent_for_a_client_that_has_gone() -> None:
     """Or a client that closes half of its connection behind many of them would get all of them at once."""
-    on = play((Entity(None, "app"), "consumer_byte_rate", 1000))
+    on = play((APP, CONSUME, 1000))
     on.client(fetch_request(1))
     on.broker(large_answer(1, 60_000))
-    other = beside(on)
+    other = on.beside(None)
     assert other.client(fetch_request(1) + fetch_request(2)) == (b"", b"")
     other.session.hold.is_client_gone = True
     assert other.again() == (b"", b"")
@@ -342,7 +324,7 @@ def test_a_fetch_that_would_have_to_wait_is_not_sent_for_a_client_that_has_gone(
 
 
 def test_time_spent_on_a_connection_delays_its_next_requests() -> None:
-    on = play((Entity(None, "app"), "request_percentage", 10))
+    on = play((APP, "request_percentage", 10))
     on.client(request(1))
     assert throttle_of(on) == 0
     assert on.session.client.quota_limit.time_limiters
@@ -368,7 +350,7 @@ def saved(made: Play) -> float:
 
 def with_room(**settings: Any) -> Play:
     """A client that has saved a second's worth of its quota."""
-    made = play((Entity(None, "app"), "producer_byte_rate", ROOM), **settings)
+    made = play((APP, PRODUCE, ROOM), **settings)
     made.client(request(9))
     made.broker(answer(9))
     made.now += 60.0

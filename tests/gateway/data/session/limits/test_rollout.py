@@ -9,12 +9,11 @@ from typing import Any, Literal
 import pytest
 
 from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
-from gateway.data.session.session import ClientSession
 from policies.definitions.rollout import rollout_place
 from policies.engine import OnExceed
 from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from tests.gateway.data.play import JAVA, Play, account, answer, decode_answer, request, size_of
+from tests.gateway.data.play import Play, answer, request, size_of
 from tests.gateway.data.session.fetch_frames import fetch, fetched, told
 
 SIZE = size_of()
@@ -42,10 +41,7 @@ def limit(
 
 def connected(on: Play, user: str = "", client_id: str = "app") -> Play:
     """A connection to the same worker."""
-    made = Play().named()
-    made.now, made.engine, made.world = on.now, on.engine, on.world
-    made.session = ClientSession(on.world, 1, account(), on.now)
-    made.session.client.software = JAVA
+    made = on.beside()
     if user:
         made.session.client.set_principal(f"User:{user}")
     return made
@@ -53,8 +49,7 @@ def connected(on: Play, user: str = "", client_id: str = "app") -> Play:
 
 def produce(on: Play, size: int = 7, client_id: str = "app") -> int:
     """Send a request and its answer; return how long the client has to wait."""
-    assert on.client(request(1, {TOPIC: [0]}, values=(bytes(size),), client_id=client_id))[0]
-    return decode_answer(on.broker(answer(1, {TOPIC: {0: (0, 0)}})))[1]
+    return on.exchange(1, {TOPIC: [0]}, values=(bytes(size),), client_id=client_id)
 
 
 @KINDS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.data.pending.hold import MAX_WAIT_S
-from tests.gateway.data.play import Play, answer, decode_answer, other_request, request, size_of, with_question
+from tests.gateway.data.play import Play, answer, decode_answer, other_request, present, request, size_of, with_question
 
 WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
 SIZE = size_of()
@@ -59,28 +59,23 @@ def test_the_wait_is_in_the_accounts_where_the_topic_of_what_was_held_is_known()
     assert [row.delay_ms for row in on.ledger() if row.reason == "storage-pause"] == [3000]
 
 
-def test_a_pause_longer_than_clients_may_be_kept_ends_in_a_retriable_rejection_that_names_the_volume() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_pause_longer_than_clients_may_be_kept_ends_in_a_retriable_rejection_that_names_the_volume(
+    count: int,
+) -> None:
+    """For the requests queued behind it, too."""
     on = play()
-    on.client(request(1))
+    on.client(request(1) * count)
     on.now += MAX_WAIT_S
     upstream, client = on.again()
     assert upstream == b""
-    _, throttle_ms, rows = decode_answer(client)
+    first = client[: len(client) // count]
+    assert client == first * count
+    _, throttle_ms, rows = decode_answer(first)
     code, text = rows["clicks", 0]
-    assert code == 89
+    assert (code, throttle_ms) == (89, 1000)
     assert WHY in str(text)
-    assert throttle_ms == 1000
-    assert on.rows() == {("clicks", "rejected", "storage-pause"): (SIZE, 1, 1)}
-
-
-def test_requests_queued_behind_it_are_rejected_with_it() -> None:
-    on = play()
-    on.client(request(1) + request(2) + request(3))
-    on.now += MAX_WAIT_S
-    upstream, client = on.again()
-    assert upstream == b""
-    assert len(client) % 3 == 0
-    assert on.rows()["clicks", "rejected", "storage-pause"][2] == 3
+    assert on.rows() == {("clicks", "rejected", "storage-pause"): (count * SIZE, count, count)}
 
 
 def test_a_batch_of_an_idempotent_producer_rejected_in_a_pause_stands_before_its_successors() -> None:
@@ -177,16 +172,14 @@ def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
 def test_a_request_under_several_topics_is_charged_once() -> None:
     on = play(0.5, total=2 * SIZE)
     on.client(request(1, {"a": [0], "b": [0]}))
-    limit = on.engine.broker_meters(1).limits.storage_throttle
-    assert limit is not None
+    limit = present(on.engine.broker_meters(1).limits.storage_throttle)
     line = limit.limiter
     assert line.bucket.token_level(on.now) == -2 * SIZE
 
 
 def test_rejected_bytes_are_not_charged() -> None:
     on = play(0.5, total=2 * SIZE)
-    limit = on.engine.broker_meters(1).limits.storage_throttle
-    assert limit is not None
+    limit = present(on.engine.broker_meters(1).limits.storage_throttle)
     line = limit.limiter
     line.charge_amount(20 * SIZE, on.now)
     line.check_admission(1, on.now, True, 0.0, "another client")
