@@ -48,6 +48,11 @@ def quotas(
     return made
 
 
+def alices(*values: tuple[str, float]) -> ConnectionQuotaLimit:
+    """What holds for a connection of alice's, who has these quotas."""
+    return quotas(*((ALICE, *value) for value in values)).connection_limit(1, "alice", "", 0.0)
+
+
 def line_of(made: QuotaLimiters, user: str, client_id: str = "", now: float = 0.0) -> QuotaLimiter:
     """What that client's Produce requests are charged to."""
     return made.connection_limit(1, user, client_id, now).produce_limiters[0]
@@ -78,8 +83,7 @@ def test_broker_bps_is_per_broker_and_bps_for_all_of_them() -> None:
 
 @pytest.mark.seed("546.12")
 def test_whichever_limit_is_hit_first_decides() -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "producer_byte_rate:bps", 500))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 1000), ("producer_byte_rate:bps", 500))
     assert lines.judge_request(1, 1, ClientPatience(), 0.0) is None
     verdict = present(lines.judge_request(1000, 1, ClientPatience(), 0.0))
     assert (verdict.action, verdict.reason, verdict.throttle_ms) == (DELAY, CLIENT_QUOTA, 2000)
@@ -88,14 +92,12 @@ def test_whichever_limit_is_hit_first_decides() -> None:
 
 
 def test_judging_charges_nothing() -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 1000))
     assert [judge(lines, 500) for _ in range(3)] == [(DELAY, 500)] * 3
 
 
 def test_a_request_without_room_is_rejected() -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 1000))
     lines.produce_limiters[0].charge_amount(1000 * (MAX_WAIT_S + 1), 0.0)
     assert present(judge(lines, 1))[0] == REJECT
 
@@ -208,15 +210,13 @@ def test_the_storage_factor_multiplies_produce_limits_and_no_others() -> None:
 
 
 def test_fetch_answers_are_charged_and_the_wait_is_bounded() -> None:
-    made = quotas((ALICE, "consumer_byte_rate", 1000))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("consumer_byte_rate", 1000))
     assert lines.charge_fetch(500, 0.0) == 0.5
     assert lines.charge_fetch(10**6, 0.0) == MAX_WAIT_S
 
 
 def test_time_that_was_spent_delays_what_comes_next() -> None:
-    made = quotas((ALICE, "request_percentage", 10))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("request_percentage", 10))
     assert judge(lines, 10**9) is None
     lines.time_limiters[0].charge_amount(0.2, 0.0)
     assert judge(lines, 1) == (DELAY, 2000)
@@ -224,8 +224,7 @@ def test_time_that_was_spent_delays_what_comes_next() -> None:
 
 
 def test_an_observed_quota_is_measured_and_not_charged() -> None:
-    made = quotas((ALICE, "producer_byte_rate", 1000), (ALICE, "consumer_byte_rate", 1000))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 1000), ("consumer_byte_rate", 1000))
     lines.record_only(500, 1)
     lines.record_fetch_only(700)
     assert [line.meter.uncharged for line in (*lines.produce_limiters, *lines.consume_limiters)] == [500, 700]
@@ -234,8 +233,7 @@ def test_an_observed_quota_is_measured_and_not_charged() -> None:
 
 def test_an_observed_quota_measures_what_did_not_get_in_and_a_total_does_not() -> None:
     """Shares are dealt out of what the log gets."""
-    made = quotas((ALICE, "producer_byte_rate", 1000))
-    lines = made.connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 1000))
     request = lines.for_request(50)
     request.record_only(500, 1)
     assert (lines.produce_limiters[0].meter.uncharged, lines.uncharged.produced) == (550, 500)
@@ -274,7 +272,7 @@ def test_strangers_are_anybody(client_id: Any) -> None:
 
 def test_a_client_is_held_to_its_rate_steadily() -> None:
     # KIP-13's own way, a window of samples, gave 1.90 and then 0.06 MB/s for 1 MiB/s.
-    lines = quotas((ALICE, "producer_byte_rate", 2**20)).connection_limit(1, "alice", "", 0.0)
+    lines = alices(("producer_byte_rate", 2**20))
     now, seconds = 0.0, [0] * 31
     while now < 30.0:
         verdict = lines.judge_request(16_384, 1, ClientPatience(), now)

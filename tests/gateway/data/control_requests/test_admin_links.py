@@ -45,7 +45,7 @@ from gateway.supervisor import ParentLink
 from tests.background import until
 from tests.gateway.data.made_settings import made_settings
 from tests.gateway.data.play import Play, account, answer, other_answer, other_request, present, request
-from tests.gateway.data.relay.stage import Stage, receive_exactly, staged
+from tests.gateway.data.relay.stage import Stage, passes, receive_exactly, staged
 from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
 MANAGED = (44, 49)
@@ -75,8 +75,7 @@ async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -
         await client.send_all(other_request(1) + ADMIN + request(6))
         assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
         assert not asked
-        await broker.send_all(other_answer(1))
-        assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
+        await passes(broker, client, other_answer(1))
         await until(lambda: asked)
         assert asked[0].peer == "test:1"
         say(stage, asked, upstream=PROBE, memo=b"m")
@@ -86,8 +85,7 @@ async def test_a_request_and_those_behind_it_wait_for_control_and_the_broker() -
         say(stage, asked, client=CLIENTS)
         assert await receive_exactly(client, len(CLIENTS)) == CLIENTS
         assert await receive_exactly(broker, len(request(6))) == request(6)
-        await broker.send_all(answer(6))
-        assert await receive_exactly(client, len(answer(6))) == answer(6)
+        await passes(broker, client, answer(6))
 
 
 async def test_a_large_request_and_large_answers_give_their_memory_back() -> None:

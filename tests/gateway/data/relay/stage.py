@@ -95,6 +95,14 @@ async def staged(play: Play | None = None, **options: int) -> AsyncIterator[Stag
     assert stage.reactor.budget.used_bytes == 0, "memory of closed connections was not given back"
 
 
+async def passes(sender: trio.SocketStream, receiver: trio.SocketStream, data: bytes, as_: bytes | None = None) -> None:
+    """From one to the other, as it is or as `as_`; of any size."""
+    expected = data if as_ is None else as_
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send_all, data)
+        assert await receive_exactly(receiver, len(expected)) == expected
+
+
 async def receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:

@@ -37,7 +37,7 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
-from tests.gateway.data.relay.stage import DEADLINE_S, Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import DEADLINE_S, Stage, passes, receive_exactly, reset, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -112,10 +112,8 @@ async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None
     """The rest of a request whose beginning came behind a pause looks like the head of another one, all through."""
     async with staged() as stage:
         link, client, broker = stage.connect()
-        await client.send_all(request(1))
-        assert await receive_exactly(broker, len(request(1))) == request(1)
-        await broker.send_all(answer(1))
-        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        await passes(client, broker, request(1))
+        await passes(broker, client, answer(1))
         stage.mute(link)
         first = request(2, values=(bytes(SHARED_READ_BYTES + 50_000),))
         heads = struct.pack(">ihhi", SHARED_READ_BYTES + 1_000_000, 0, 9, 7) * 40_000
@@ -130,17 +128,14 @@ async def test_what_was_read_on_behind_a_pause_is_not_taken_for_a_head() -> None
         stage.end_mute(link)
         assert await receive_exactly(broker, len(first)) == first
         await until(lambda: inbound.large_frame is not None and inbound.partial_bytes == cut)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.send_all, second[cut:])
-            assert await receive_exactly(broker, len(second)) == second
+        await passes(client, broker, second[cut:], second)
         await until(lambda: stage.reactor.budget.used_bytes == 0)
 
 
 async def test_a_large_answer_streams_through_in_bounded_memory() -> None:
     async with staged() as stage:
         _, client, broker = stage.connect()
-        await client.send_all(other_request(1))
-        await receive_exactly(broker, len(other_request(1)))
+        await passes(client, broker, other_request(1))
         frame = other_answer(1, bytes(20_000_000))
         most = 0
         async with trio.open_nursery() as nursery:
@@ -168,8 +163,7 @@ async def test_a_broker_that_does_not_read_stops_the_client() -> None:
 async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itself() -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, broker = stage.connect(small=True)
-        await client.send_all(other_request(1))
-        await receive_exactly(broker, len(other_request(1)))
+        await passes(client, broker, other_request(1))
         nursery.start_soon(broker.send_all, other_answer(1, bytes(50_000_000)))
         await until(lambda: link.client.outbound.pieces)
         nursery.start_soon(client.send_all, 100_000 * other_request(2))
@@ -253,8 +247,7 @@ async def test_a_broker_that_resets_before_its_first_answer_resets_the_client(as
         async with staged() as stage:
             link, client, broker = stage.connect()
             if asked:
-                await client.send_all(asked)
-                assert await receive_exactly(broker, len(asked)) == asked
+                await passes(client, broker, asked)
             reset(broker)
             with pytest.raises(trio.BrokenResourceError) as caught:
                 await client.receive_some(1)
@@ -269,11 +262,9 @@ async def test_a_broker_s_end_is_an_end_for_the_client(answered: bool) -> None:
     """Where it ends without an answer, it says so of TLS or SASL; behind an answer nothing of that may be lost."""
     async with staged() as stage:
         link, client, broker = stage.connect()
-        await client.send_all(other_request(1))
-        assert await receive_exactly(broker, len(other_request(1))) == other_request(1)
+        await passes(client, broker, other_request(1))
         if answered:
-            await broker.send_all(other_answer(1))
-            assert await receive_exactly(client, len(other_answer(1))) == other_answer(1)
+            await passes(broker, client, other_answer(1))
             reset(broker)
         else:
             await broker.aclose()
@@ -288,14 +279,12 @@ async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:
         await bad_client.send_all(request(1) + b"GET / HTTP/1.1\r\n\r\n")
         assert await receive_exactly(bad_broker, len(request(1))) == request(1)
         assert not bad.is_closed, "the request before the malformed one is still answered"
-        await bad_broker.send_all(answer(1))
-        assert await receive_exactly(bad_client, len(answer(1))) == answer(1)
+        await passes(bad_broker, bad_client, answer(1))
         assert await _ends(bad_client)
         assert bad.is_closed
         assert len(stage.play.logs) == 1
         assert "HTTP" in stage.play.logs[0][1]
-        await client.send_all(request(1))
-        assert await receive_exactly(broker, len(request(1))) == request(1)
+        await passes(client, broker, request(1))
         stage.play.ledger()
         assert stage.play.counts["disconnects_malformed"] == stage.play.counts["requests_malformed"] == 1
 
@@ -392,8 +381,7 @@ async def test_a_wait_for_a_limit_is_measured_and_is_no_part_of_the_broker_s_rou
             await until(lambda: link.parked.input_slice is not None)
             stage.end_mute(link, in_s=0.6)
         await receive_exactly(broker, len(request(1)))
-        await broker.send_all(answer(1))
-        await receive_exactly(client, len(answer(1)))
+        await passes(broker, client, answer(1))
         await until(lambda: not play.world.ledger.latencies.answered_stamps)
         said = play.world.ledger.latencies.collect_latencies(1.0, 0.0)
     assert (sum(said.requests.counts), sum(said.round_trips[1].counts)) == (1, 1)
@@ -528,8 +516,7 @@ async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
         idle, idle_client, _ = stage.connect()
-        await client.send_all(request(1))
-        await receive_exactly(broker, len(request(1)))
+        await passes(client, broker, request(1))
         now = trio.current_time()
         for one in (link, idle):
             one.drain("disconnects_drain", now)
@@ -538,8 +525,7 @@ async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
         await idle_client.aclose()
         await until(lambda: idle.is_closed)
         assert not link.is_closed
-        await broker.send_all(answer(1))
-        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        await passes(broker, client, answer(1))
         assert await client.receive_some(1) == b""
         await client.aclose()
         await until(lambda: link.is_closed)
@@ -552,8 +538,7 @@ async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobod
     """
     async with staged() as stage:
         link, client, broker = stage.connect()
-        await client.send_all(request(1))
-        await receive_exactly(broker, len(request(1)))
+        await passes(client, broker, request(1))
         link.drain("disconnects_drain", trio.current_time())
         last = request(4, {"other": [0]}, acks=0)
         await client.send_all(other_request(2) + request(3) + last + request(5)[:20])
@@ -590,8 +575,7 @@ async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) ->
         link.check_progress(now + 80.0, settings)
         assert not link.closing_cause
         if busy == "in flight":
-            await client.send_all(request(1))
-            await receive_exactly(broker, len(request(1)))
+            await passes(client, broker, request(1))
         elif busy == "half a frame":
             await client.send_all(request(1)[:20])
             await until(lambda: link.client.inbound.partial_bytes)
@@ -605,8 +589,7 @@ async def test_a_connection_past_its_age_ends_between_two_requests(busy: str) ->
         link.check_progress(now + 115.0, settings)
         assert bool(link.closing_cause) == (busy == "idle"), "none of them is between two requests"
         if busy == "in flight":
-            await broker.send_all(answer(1))
-            await receive_exactly(client, len(answer(1)))
+            await passes(broker, client, answer(1))
             link.check_progress(now + 120.0, settings)
             assert link.closing_cause
         if busy == "not authenticated":
@@ -646,8 +629,7 @@ async def test_an_unexpected_error_ends_its_own_link_only() -> None:
         await until(lambda: broken.is_closed)
         assert [type(bug) for bug in stage.bugs] == [AttributeError]
         stage.bugs.clear()
-        await fine.send_all(request(1))
-        assert await receive_exactly(fine_broker, len(request(1))) == request(1)
+        await passes(fine, fine_broker, request(1))
 
 
 async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,11 +637,8 @@ async def test_the_reactor_works_without_epoll(monkeypatch: pytest.MonkeyPatch) 
     async with staged() as stage:
         _, client, broker = stage.connect()
         frame = request(1, values=(bytes(3_000_000),))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.send_all, frame)
-            assert await receive_exactly(broker, len(frame)) == frame
-        await broker.send_all(answer(1))
-        assert await receive_exactly(client, len(answer(1))) == answer(1)
+        await passes(client, broker, frame)
+        await passes(broker, client, answer(1))
 
 
 def paused(**settings: Any) -> Play:
@@ -745,8 +724,7 @@ async def test_acks_0_held_in_a_pause_makes_room_for_clients_that_are_not() -> N
 async def test_a_broker_that_speaks_tls_is_named_with_the_right_setting(more: bytes) -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        await client.send_all(request(1))
-        await receive_exactly(broker, len(request(1)))
+        await passes(client, broker, request(1))
         await broker.send_all(b"\x15\x03\x03\0\x02\x02\x0a" + more)
         assert await client.receive_some(1) == b""
         assert link.is_closed

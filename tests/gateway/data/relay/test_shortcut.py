@@ -27,7 +27,7 @@ from protocol.rewriting.stream import EndpointHider
 from tests import variants
 from tests.background import until
 from tests.gateway.data.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
-from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, passes, receive_exactly, reset, staged
 from tests.gateway.data.session import fetch_frames as session_fetches
 from tests.gateway.data.session.fetch_frames import fetch
 
@@ -54,13 +54,32 @@ class Far:
         await self.pass_request(request(self.told, {topic: [0]}))
         await self.pass_answer(answer(self.told, {topic: {0: (0, self.told)}}))
 
-    async def pass_request(self, frame: bytes) -> None:
-        await self.client.send_all(frame)
-        assert await receive_exactly(self.broker, len(frame)) == frame
+    async def open(self) -> None:
+        for _ in range(3):  # a topic has to be known, and to have a row
+            await self.exchange()
+        assert self.is_open
 
-    async def pass_answer(self, frame: bytes) -> None:
-        await self.broker.send_all(frame)
-        assert await receive_exactly(self.client, len(frame)) == frame
+    async def pass_request(self, frame: bytes) -> None:
+        await passes(self.client, self.broker, frame)
+
+    async def pass_answer(self, frame: bytes, expected: bytes | None = None) -> None:
+        await passes(self.broker, self.client, frame, expected)
+
+    async def begin_request(self, frame: bytes, end: int, start: int = 0) -> None:
+        """Send it up to there, until it has been read."""
+        await self.client.send_all(frame[start:end])
+        await until(lambda: self.link.client.inbound.partial_bytes == end)
+
+    async def end(self, who: str, how: str) -> None:
+        stream = self.client if who == "client" else self.broker
+        if how == "reset":
+            reset(stream)
+        else:
+            await stream.aclose()
+
+    def counted(self, name: str) -> int:
+        self.stage.play.ledger()
+        return self.stage.play.counts[name]
 
     @property
     def is_open(self) -> bool:
@@ -94,9 +113,7 @@ async def opened(play: Play | None = None, *, small: bool = False) -> AsyncItera
         async with staged(play) as stage:
             far = Far(stage, small=small)
             count_asked(far, patch)
-            for _ in range(3):  # a topic has to be known, and to have a row
-                await far.exchange()
-            assert far.is_open
+            await far.open()
             yield far
 
 
@@ -151,11 +168,9 @@ async def test_a_client_whose_requests_come_in_pieces_is_not_held_to_be_slow() -
         limits, now = far.stage.play.world.limits, trio.current_time()
         for i, late in enumerate((0.0, limits.frame_timeout + 100.0)):
             frame = request(90 + i)
-            await far.client.send_all(frame[:66])
-            await until(lambda: far.link.client.inbound.partial_bytes == 66)
+            await far.begin_request(frame, 66)
             far.link.check_progress(now + late, limits)
-            await far.client.send_all(frame[66:])
-            assert await receive_exactly(far.broker, len(frame)) == frame
+            await passes(far.client, far.broker, frame[66:], frame)
             assert far.is_open
 
 
@@ -165,8 +180,7 @@ async def test_a_malformed_frame_behind_whole_ones_ends_the_link_when_they_are_a
         assert await receive_exactly(far.broker, len(request(90))) == request(90)
         await far.pass_answer(answer(90))
         await until(lambda: far.link.is_closed)
-        far.stage.play.ledger()
-        assert far.stage.play.counts["disconnects_malformed"] == 1
+        assert far.counted("disconnects_malformed") == 1
 
 
 async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits() -> None:
@@ -176,8 +190,7 @@ async def test_a_request_that_is_cut_where_there_is_no_memory_for_it_waits() -> 
         other = Far(far.stage)
         held = request(60, values=(bytes(150_000),))
         for start in (0, 50_000):
-            await other.client.send_all(held[start : start + 50_000])
-            await until(lambda come=start + 50_000: other.link.client.inbound.partial_bytes == come)
+            await other.begin_request(held, start + 50_000, start)
         frame = request(91, values=(bytes(60_000),))
         async with trio.open_nursery() as nursery:
             await far.client.send_all(request(90) + frame[:40_000])
@@ -342,14 +355,12 @@ async def test_whether_records_pass_unseen_is_asked_anew_when_it_was_shut() -> N
 
 
 async def test_a_client_that_has_said_all_gets_the_rest_of_an_answer(way: str) -> None:
-    async with opened() as far, trio.open_nursery() as nursery:
+    async with opened() as far:
         frame, expected = fetched(await Consumer(far, way).ask(), (1_000_000,))
-        nursery.start_soon(far.broker.send_all, frame[:100_000])
-        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        await far.pass_answer(frame[:100_000], expected[:100_000])
         await far.client.send_eof()
         await until(lambda: not far.link.client.state.is_read)
-        nursery.start_soon(far.broker.send_all, frame[100_000:])
-        assert await receive_exactly(far.client, len(frame) - 100_000) == expected[100_000:]
+        await far.pass_answer(frame[100_000:], expected[100_000:])
 
 
 async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(way: str) -> None:
@@ -369,25 +380,18 @@ async def test_of_an_answer_that_passes_unseen_the_rest_arrives_later_in_order(w
 async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(who: str, end: str, way: str) -> None:
     async with opened() as far, trio.open_nursery() as nursery:
         other = Far(far.stage)
-        for _ in range(3):
-            await other.exchange()
+        await other.open()
         consumer = Consumer(far, way)
         frame, expected = fetched(await consumer.ask(), (20_000_000,))
-        await far.broker.send_all(frame[:100_000])
-        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        await far.pass_answer(frame[:100_000], expected[:100_000])
         if who == "client":
             nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
             await until(lambda: far.link.client.outbound.pieces)
-        stream = far.client if who == "client" else far.broker
-        if end == "reset":
-            reset(stream)
-        else:
-            await stream.aclose()
+        await far.end(who, end)
         await until(lambda: far.link.is_closed)
-        consumer = Consumer(other, "pipe")  # nothing of it is left in the pipe
-        frame, expected = fetched(await consumer.ask(), (3_000_000,))
-        nursery.start_soon(other.broker.send_all, frame)
-        assert await receive_exactly(other.client, len(frame)) == expected
+        await other.pass_answer(
+            *fetched(await Consumer(other, "pipe").ask(), (3_000_000,))
+        )  # nothing is left in the pipe
 
 
 async def _send_in_vain(stream: trio.SocketStream, data: bytes) -> None:
@@ -403,18 +407,15 @@ async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counte
         await consumer.pass_pieces(frame, frame)
         await far.exchange()
         assert (far.asked, consumer.looked_at) == (asked, 0)
-        far.stage.play.ledger()
-        assert far.stage.play.counts["answers_not_followed"] == 1
+        assert far.counted("answers_not_followed") == 1
 
 
 async def test_answers_pass_unseen_where_each_request_has_to_be_looked_at(way: str) -> None:
-    async with opened() as far, trio.open_nursery() as nursery:
+    async with opened() as far:
         far.link.session.client.needs_judging = True
         far.stage.play.world.ledger.advance_epoch()
         consumer = Consumer(far, way)
-        frame, expected = fetched(await consumer.ask(), (3_000_000,))
-        nursery.start_soon(far.broker.send_all, frame)
-        assert await receive_exactly(far.client, len(frame)) == expected
+        await far.pass_answer(*fetched(await consumer.ask(), (3_000_000,)))
         assert 0 < consumer.looked_at < 1_000_000
         assert not far.is_open
 
@@ -436,8 +437,7 @@ async def test_while_memory_is_short_less_passes_unseen_at_once(way: str) -> Non
     async with opened() as far, trio.open_nursery() as nursery:
         consumer, shared = Consumer(far, way), far.stage.reactor.shared
         frame, expected = fetched(await consumer.ask(), (20_000_000,))
-        await far.broker.send_all(frame[:100_000])
-        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        await far.pass_answer(frame[:100_000], expected[:100_000])
         shared.limit_reads(is_short=True)
         nursery.start_soon(far.broker.send_all, frame[100_000:])
         await until(lambda: far.link.client.outbound.pieces)
@@ -446,24 +446,19 @@ async def test_while_memory_is_short_less_passes_unseen_at_once(way: str) -> Non
 
 
 async def test_urgent_data_is_passed_over(way: str) -> None:
-    async with opened() as far, trio.open_nursery() as nursery:
+    async with opened() as far:
         frame, expected = fetched(await Consumer(far, way).ask(), (3_000_000,))
-        await far.broker.send_all(frame[:400_000])
-        assert await receive_exactly(far.client, 400_000) == expected[:400_000]
+        await far.pass_answer(frame[:400_000], expected[:400_000])
         await far.broker.socket.send(b"!", socket.MSG_OOB)
-        nursery.start_soon(far.broker.send_all, frame[400_000:])
-        assert await receive_exactly(far.client, len(frame) - 400_000) == expected[400_000:]
+        await far.pass_answer(frame[400_000:], expected[400_000:])
 
 
 async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() -> None:
     async with opened() as far, trio.open_nursery() as nursery:
         other = Far(far.stage)
-        for _ in range(3):
-            await other.exchange()
-        consumer = Consumer(far, "pipe")
-        frame, expected = fetched(await consumer.ask(), (20_000_000,))
-        await far.broker.send_all(frame[:100_000])
-        assert await receive_exactly(far.client, 100_000) == expected[:100_000]
+        await other.open()
+        frame, expected = fetched(await Consumer(far, "pipe").ask(), (20_000_000,))
+        await far.pass_answer(frame[:100_000], expected[:100_000])
         shared = far.stage.reactor.shared
         assert shared.pipe is not None
         read_end, empty = os.dup(shared.pipe[0]), os.pipe2(os.O_NONBLOCK)
@@ -472,9 +467,7 @@ async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() 
         await until(lambda: far.link.is_closed)
         assert [type(bug) for bug in far.stage.bugs] == [BlockingIOError]
         far.stage.bugs.clear()
-        frame, expected = fetched(await Consumer(other, "pipe").ask(), (3_000_000,))
-        nursery.start_soon(other.broker.send_all, frame)
-        assert await receive_exactly(other.client, len(frame)) == expected
+        await other.pass_answer(*fetched(await Consumer(other, "pipe").ask(), (3_000_000,)))
         for end in (read_end, *empty):
             os.close(end)
 
@@ -530,9 +523,7 @@ async def test_answers_of_all_sizes_cut_anywhere_arrive_whole(seed: int, small: 
             for frame in expected:
                 assert await receive_exactly(far.client, len(frame)) == frame
         await until(lambda: far.stage.reactor.budget.used_bytes == 0)
-        for _ in range(3):
-            await far.exchange()
-        assert far.is_open
+        await far.open()
 
 
 # --- requests larger than a read --------------------------------------------------------------------------------------
@@ -544,24 +535,19 @@ def large(correlation: int) -> bytes:
 
 async def pass_large(far: Far, correlation: int) -> None:
     frame = large(correlation)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(far.client.send_all, frame)
-        assert await receive_exactly(far.broker, len(frame)) == frame
+    await far.pass_request(frame)
     await far.pass_answer(answer(correlation, {"clicks": {0: (0, correlation)}}))
 
 
 async def test_behind_a_large_request_the_next_one_is_read_into_its_own_buffer() -> None:
     async with opened() as far:
-        shared, inbound = far.stage.reactor.shared.buffer, far.link.client.inbound
+        shared = far.stage.reactor.shared.buffer
         await pass_large(far, 50)
         frame = large(51)
         shared[:] = bytes(len(shared))
-        await far.client.send_all(frame[:1000])
-        await until(lambda: inbound.partial_bytes == 1000)
+        await far.begin_request(frame, 1000)
         assert not any(shared), "it was copied"
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(far.client.send_all, frame[1000:])
-            assert await receive_exactly(far.broker, len(frame)) == frame
+        await passes(far.client, far.broker, frame[1000:], frame)
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         await far.exchange()  # a small one: its head is looked at in vain
         await far.exchange()
@@ -575,16 +561,13 @@ async def test_answers_take_it_while_a_large_request_comes() -> None:
         await pass_large(far, 50)
         frame = large(53)
         await far.pass_request(request(51) + request(52))
-        await far.client.send_all(frame[:1000])
-        await until(lambda: far.link.client.inbound.partial_bytes == 1000)
+        await far.begin_request(frame, 1000)
         await far.pass_answer(answer(51, {"clicks": {0: (0, 51)}}))
         assert far.is_open
         asked = far.asked
         await far.pass_answer(answer(52, {"clicks": {0: (0, 52)}}))
         assert far.asked == asked
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(far.client.send_all, frame[1000:])
-            assert await receive_exactly(far.broker, len(frame)) == frame
+        await passes(far.client, far.broker, frame[1000:], frame)
         await far.pass_answer(answer(53, {"clicks": {0: (0, 53)}}))
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 7
 
@@ -592,18 +575,14 @@ async def test_answers_take_it_while_a_large_request_comes() -> None:
 async def test_a_large_request_takes_it_to_its_end() -> None:
     async with opened() as far:
         await pass_large(far, 50)
-        inbound, watch = far.link.client.inbound, far.link._watch
+        watch = far.link._watch
         frame = large(51)
-        await far.client.send_all(frame[:1000])
-        await until(lambda: inbound.partial_bytes == 1000)
+        await far.begin_request(frame, 1000)
         asked = far.asked
         for i in range(1000, 5000, 1000):
-            await far.client.send_all(frame[i : i + 1000])
-            await until(lambda i=i: inbound.partial_bytes == i + 1000)
+            await far.begin_request(frame, i + 1000, i)
         watch.frame_since = 1.0
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(far.client.send_all, frame[5000:])
-            assert await receive_exactly(far.broker, len(frame)) == frame
+        await passes(far.client, far.broker, frame[5000:], frame)
         assert far.asked == asked, "the link was asked"
         assert watch.frame_since == 0.0, "its client would be held to be slow"
         assert far.stage.reactor.budget.used_bytes == 0
@@ -623,8 +602,7 @@ async def test_of_a_large_request_what_a_broker_does_not_take_at_once_arrives_la
         assert await receive_exactly(far.broker, len(frames)) == frames
         assert far.asked == asked, "the link was asked"
         await until(lambda: far.stage.reactor.budget.used_bytes == 0)
-        far.stage.play.ledger()
-        assert far.stage.play.counts["requests"] == 6
+        assert far.counted("requests") == 6
 
 
 async def test_a_broker_takes_more_and_answers_at_once() -> None:
@@ -663,19 +641,14 @@ async def test_a_client_of_large_requests_is_seen_to_have_none_waiting() -> None
 async def test_a_client_that_ends_within_a_large_request_ends_the_link(end: str) -> None:
     async with opened() as far:
         await pass_large(far, 50)
-        await far.client.send_all(large(51)[:1000])
-        await until(lambda: far.link.client.inbound.partial_bytes == 1000)
-        if end == "reset":
-            reset(far.client)
-        else:
-            await far.client.aclose()
+        await far.begin_request(large(51), 1000)
+        await far.end("client", end)
         with suppress(trio.BrokenResourceError):
             assert await far.broker.receive_some(1) == b""
         await far.broker.aclose()
         await until(lambda: far.link.is_closed)
         assert far.stage.reactor.budget.used_bytes == 0
-        far.stage.play.ledger()
-        assert far.stage.play.counts["disconnects_client"] == 1
+        assert far.counted("disconnects_client") == 1
 
 
 async def test_where_there_is_no_memory_at_once_it_waits_as_any_other() -> None:
@@ -685,8 +658,7 @@ async def test_where_there_is_no_memory_at_once_it_waits_as_any_other() -> None:
         await pass_large(far, 50)
         held = large(60)
         for come in (1000, 2000):
-            await other.client.send_all(held[come - 1000 : come])
-            await until(lambda come=come: other.link.client.inbound.partial_bytes == come)
+            await other.begin_request(held, come, come - 1000)
         frame = large(51)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(far.client.send_all, frame)
@@ -715,8 +687,7 @@ async def test_what_else_may_stand_behind_a_large_request(next_one: bytes, cause
         assert await far.broker.receive_some(1) == b""
         await far.broker.aclose()
         await until(lambda: far.link.is_closed)
-        far.stage.play.ledger()
-        assert far.stage.play.counts[cause] == 1
+        assert far.counted(cause) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -751,9 +722,7 @@ async def test_requests_of_all_sizes_cut_anywhere_arrive_whole_and_are_counted(s
         assert far.stage.reactor.budget.used_bytes == 0
         usual = [frame for frame in frames if frame[5] == 0]
         assert far.stage.play.rows()["clicks", "accepted", ""][2] == 3 + len(usual)
-        for _ in range(3):
-            await far.exchange()
-        assert far.is_open
+        await far.open()
 
 
 async def test_what_waits_while_the_broker_takes_nothing_is_not_taken_for_new() -> None:
@@ -810,8 +779,7 @@ async def test_an_answer_of_our_own_waits_for_its_turn() -> None:
         await far.client.send_all(first + second)
         assert await receive_exactly(far.broker, len(first)) == first
         reply = answer(80)
-        await far.broker.send_all(reply)
-        assert await receive_exactly(far.client, len(reply)) == reply
+        await passes(far.broker, far.client, reply)
         size = struct.unpack(">i", await receive_exactly(far.client, 4))[0]
         refused = decode_answer(struct.pack(">i", size) + await receive_exactly(far.client, size))
         assert refused[0] == 81
@@ -866,9 +834,7 @@ async def test_a_quota_that_is_set_holds_for_the_next_request() -> None:
 async def test_a_quota_of_consumers_that_is_set_holds_for_the_next_fetch() -> None:
     async with opened() as far:
         await far.pass_request(fetch(90, 17))
-        frame = session_fetches.fetched(90, 17)
-        await far.broker.send_all(frame)
-        await receive_exactly(far.client, len(frame))
+        await far.pass_answer(*fetched(90, ()))
         assert far.is_open
         key = QuotaKey("consumer_byte_rate", "broker_bps")
         far.stage.play.world.set_quotas(QuotaSnapshot(1, {Entity(DEFAULT): {key: 1e9}}), trio.current_time())
@@ -918,11 +884,7 @@ async def test_what_a_broker_does_not_take_at_once_arrives_later_in_order() -> N
 @pytest.mark.parametrize("who", ["client", "broker"])
 async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end: str) -> None:
     async with opened() as far:
-        stream = far.client if who == "client" else far.broker
-        if end == "reset":
-            reset(stream)
-        else:
-            await stream.aclose()
+        await far.end(who, end)
         other = far.broker if who == "client" else far.client
         try:
             assert await other.receive_some(1) == b""
@@ -930,8 +892,7 @@ async def test_an_end_of_either_side_ends_the_link_under_its_name(who: str, end:
         except trio.BrokenResourceError:
             pass
         await until(lambda: far.link.is_closed)
-        far.stage.play.ledger()
-        assert far.stage.play.counts[f"disconnects_{'client' if who == 'client' else 'upstream'}"] == 1
+        assert far.counted(f"disconnects_{'client' if who == 'client' else 'upstream'}") == 1
 
 
 async def test_a_bug_ends_its_own_link() -> None:

@@ -53,7 +53,7 @@ from tests import variants
 from tests.background import until
 from tests.gateway.data.play import TOOK, answer, other_answer, other_request, request, with_question
 from tests.gateway.data.relay import states_picture
-from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, passes, receive_exactly, reset, staged
 from tests.pages import DOCS
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -72,12 +72,10 @@ class Scene:
 
     async def forward(self, frame: bytes = request(1)) -> None:
         """The client sends it, and the broker has it."""
-        await self.client.send_all(frame)
-        assert await receive_exactly(self.broker, len(frame)) == frame
+        await passes(self.client, self.broker, frame)
 
     async def answer(self, frame: bytes = answer(1)) -> None:
-        await self.broker.send_all(frame)
-        assert await receive_exactly(self.client, len(frame)) == frame
+        await passes(self.broker, self.client, frame)
 
     async def wait(self, frames: bytes = request(1)) -> None:
         """The client sends these, and the first Produce of them has to wait."""

@@ -1,12 +1,14 @@
-# Fetch requests and their answers as frames, encoded by kio.
+# Fetch requests and their answers as frames, encoded by kio, and consumers that send and get them.
 
 from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from protocol import api
+from tests.gateway.data.play import Play
 from tests.protocol import kio_messages
 from tests.protocol.batches import batch
 from tests.protocol.produce_cases import framed
@@ -66,3 +68,41 @@ def told(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
     """The throttle time in an answer."""
     (throttle_ms,) = struct.unpack_from(">i", frame, 9 if version >= 12 or key != api.FETCH else 8)
     return int(throttle_ms)
+
+
+def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
+    """The bound of a request as the broker gets it."""
+    head = 4 + 8 + 2 + len("app") + (1 if version >= 12 or key != api.FETCH else 0)
+    return int(kio_messages.kio_decode(kio_messages.request_class(key, version), frame[head:]).max_bytes)
+
+
+def consume(
+    on: Play, correlation: int = 1, topics: dict[str, list[bytes]] | None = None, version: int = 11, **how: int
+) -> int:
+    """A Fetch and its answer; return the throttle time that is told."""
+    on.client(fetch(correlation, version, (ORDERS,) if topics is None else tuple(topics)))
+    return told(on.broker(fetched(correlation, version, topics, **how)), version)
+
+
+def consume_all(
+    consumers: list[Play], seconds: float, batch: int, take: Callable[[Play, int], object]
+) -> list[tuple[float, int, int]]:
+    """When each of them got how much, of those that ask for all they can as soon as they may, from a broker that gives
+    at least one batch of so many bytes. `take`: an answer of so many bytes comes.
+    """
+    now = began = consumers[0].now
+    next_at, got = [now] * len(consumers), []
+    while now < began + seconds:
+        under_way = []
+        for number, each in enumerate(consumers):
+            each.now = now
+            if now >= next_at[number]:
+                upstream, _ = each.again() if each.unhandled else each.client(fetch())
+                next_at[number] = each.session.hold.held_until
+                under_way += [(number, max(batch, asked(upstream)))] if upstream else []
+        for number, size in under_way:
+            take(consumers[number], size)
+            next_at[number] = consumers[number].session.fetch_limiter.muted_until
+            got.append((now, number, size))
+        now += 0.1
+    return got

@@ -16,8 +16,21 @@ from protocol import api, framing
 from protocol.wire import MalformedFrame
 from tests.examples import matrix
 from tests.gateway.data.play import APP, Play, answer, other_answer, other_request, present, request
-from tests.gateway.data.session.fetch_frames import CLICKS, FREE, IDS, ONE, ORDERS, PLAIN, MiB, fetch, fetched, told
-from tests.protocol import kio_messages
+from tests.gateway.data.session.fetch_frames import (
+    CLICKS,
+    FREE,
+    IDS,
+    ONE,
+    ORDERS,
+    PLAIN,
+    MiB,
+    asked,
+    consume,
+    consume_all,
+    fetch,
+    fetched,
+    told,
+)
 from tests.protocol.produce_cases import framed
 
 SIZE = len(ONE)
@@ -41,13 +54,6 @@ def play(
     made.engine.set_groups(GOLD if limits is None else limits, finder, made.now, observes=observes)
     made.world.cluster.topic_ids.update({id_.bytes: name.encode() for name, id_ in IDS.items()})
     return made
-
-
-def asked(frame: bytes, version: int = 11, key: int = api.FETCH) -> int:
-    """The bound of a request as the broker gets it."""
-    cls = kio_messages.request_class(key, version)
-    head = 4 + 8 + 2 + len("app") + (1 if version >= 12 or key != api.FETCH else 0)
-    return int(kio_messages.kio_decode(cls, frame[head:]).max_bytes)
 
 
 def side(on: Play, topic: str = ORDERS) -> GroupLimit:
@@ -113,15 +119,13 @@ def test_a_share_fetch_is_charged_and_waits_as_well(version: int) -> None:
 
 def test_messages_are_limited_whatever_their_size() -> None:
     on = play({"gold": GroupLimitValues(dispatch_msgs=2.0)})
-    on.client(fetch())
-    assert told(on.broker(fetched())) == 2000
+    assert consume(on) == 2000
     assert on.session.fetch_limiter.muted_until == on.now + 2.0
 
 
 def test_the_longer_wait_of_bytes_and_messages_counts() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=float(SIZE), dispatch_msgs=1.0)})
-    on.client(fetch())
-    assert told(on.broker(fetched())) == 4000
+    assert consume(on) == 4000
 
 
 def test_all_topics_and_connections_of_a_group_share_its_limit() -> None:
@@ -136,29 +140,24 @@ def test_all_topics_and_connections_of_a_group_share_its_limit() -> None:
 def test_each_group_is_charged_for_its_own_topics_and_the_longest_wait_counts() -> None:
     limits = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE)), "web": GroupLimitValues(dispatch_bytes=SIZE / 5)}
     on = play(limits, namespaces={"acme/web": "web"})
-    on.client(fetch(topics=(ORDERS, CLICKS)))
-    assert told(on.broker(fetched(topics={ORDERS: [ONE, ONE], CLICKS: [ONE]}))) == 5000
+    assert consume(on, 1, {ORDERS: [ONE, ONE], CLICKS: [ONE]}) == 5000
     assert side(on, ORDERS).byte_meter.charged == 2 * SIZE
     assert side(on, CLICKS).byte_meter.charged == SIZE
 
 
 def test_one_wait_is_bounded() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1.0)})
-    on.client(fetch())
-    assert told(on.broker(fetched())) == 10_000
+    assert consume(on) == 10_000
     assert on.session.fetch_limiter.muted_until == on.now + 10.0
 
 
 def test_the_principal_may_say_which_group_it_is() -> None:
     on = play(tenants={"billing": "gold"}, principal_pattern="User:(?P<tenant>[a-z]+)-app")
     on.session.client.set_principal("User:billing-app")
-    on.client(fetch(topics=(FREE,)))
-    assert told(on.broker(fetched(topics={FREE: [ONE]}))) == 0  # its name says another tenant
-    on.client(fetch(2, topics=(PLAIN,)))
-    assert told(on.broker(fetched(2, topics={PLAIN: [ONE]}))) == 1000
+    assert consume(on, 1, {FREE: [ONE]}) == 0  # its name says another tenant
+    assert consume(on, 2, {PLAIN: [ONE]}) == 1000
     other = on.beside(None)
-    other.client(fetch(topics=(PLAIN,)))
-    assert told(other.broker(fetched(topics={PLAIN: [ONE]}))) == 0
+    assert consume(other, 1, {PLAIN: [ONE]}) == 0
 
 
 def test_an_answer_without_records_costs_nothing() -> None:
@@ -174,15 +173,13 @@ def test_an_answer_without_records_costs_nothing() -> None:
 
 def test_the_brokers_own_throttle_time_is_never_lowered() -> None:
     on = play()
-    on.client(fetch())
-    assert told(on.broker(fetched(throttle_ms=60_000))) == 60_000
+    assert consume(on, throttle_ms=60_000) == 60_000
 
 
 def test_other_requests_pass_while_fetch_waits() -> None:
     """Heartbeats above all: the consumer group stays as it is."""
     on = play()
-    on.client(fetch())
-    on.broker(fetched())
+    consume(on)
     assert on.client(other_request(2))[0] == other_request(2)
     assert on.broker(other_answer(2)) == other_answer(2)
     assert on.client(request(3))[0] == request(3)
@@ -195,8 +192,7 @@ def test_a_fetch_that_would_have_to_wait_for_its_group_is_not_sent_for_a_client_
     over: str,
 ) -> None:
     on = play()
-    on.client(fetch())
-    on.broker(fetched())
+    consume(on)
     setattr(on.session.hold, over, True)
     assert on.client(fetch(2) + request(3)) == (b"", b"")
 
@@ -243,9 +239,8 @@ def test_the_slowest_group_that_it_is_about_counts() -> None:
     on = play(limits, namespaces={"acme/web": "web"})
     assert asked(on.client(fetch(1, topics=(ORDERS, CLICKS)))[0]) == int(DEBT_S * FETCH_PART * 1e3)
     on.broker(fetched(1, topics={}))
-    assert asked(on.client(fetch(2, topics=()))[0]) == int(
-        DEBT_S * FETCH_PART * 1e3
-    )  # in a session it lists nothing any more
+    # in a session it lists nothing any more
+    assert asked(on.client(fetch(2, topics=()))[0]) == int(DEBT_S * FETCH_PART * 1e3)
 
 
 def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
@@ -261,26 +256,20 @@ def test_bytes_that_are_owed_already_are_not_asked_for() -> None:
     assert other.client(fetch()) == (b"", b"")
 
 
+def take(on: Play, size: int) -> None:
+    """An answer with so many bytes of records."""
+    found = present(on.session.fetch_limiter.dispatch)
+    found.charge_topics([(ORDERS.encode(), size, 1)], False, on.now)
+    on.session.fetch_limiter._mute_fetches(found.end_response(size, on.now), on.now)
+    on.session.in_flight.drop_all()
+
+
 def test_consumers_that_share_a_group_get_equal_parts_however_many_they_are() -> None:
-    """Each consumer takes all that it may ask for, as soon as it may."""
     rate, many = 1e6, 12
     on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
-    all_ = [on.beside(None) for _ in range(many)]
     taken = [0] * many
-    end, began = on.now + 60.0, on.now + 20.0
-    now = on.now
-    while now < end:
-        for n, each in enumerate(all_):
-            each.now = now
-            upstream, _ = each.again() if each.unhandled else each.client(fetch())
-            if upstream:
-                size = asked(upstream)
-                found = present(each.session.fetch_limiter.dispatch)
-                found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
-                each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
-                each.session.in_flight.drop_all()
-                taken[n] += size if now >= began else 0
-        now += 0.05
+    for at, number, size in consume_all([on.beside(None) for _ in range(many)], 60.0, 0, take):
+        taken[number] += size if at >= on.now + 20.0 else 0
     assert sum(taken) / 40.0 == pytest.approx(rate, rel=0.03)
     assert min(taken) > 0.8 * max(taken)
 
@@ -290,29 +279,9 @@ def test_a_group_gets_its_limit_whatever_its_number_of_consumers_and_their_batch
     rate: float, many: int, batch: int
 ) -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=rate)})
-    all_ = [on.beside(None) for _ in range(many)]
-    next_at, total, seconds = [on.now] * many, 0, 400
-    now, end = on.now, on.now + seconds
-    while now < end:
-        under_way = []
-        for n, each in enumerate(all_):
-            each.now = now
-            if now >= next_at[n]:
-                upstream, _ = each.again() if each.unhandled else each.client(fetch())
-                next_at[n] = each.session.hold.held_until
-                under_way += [(n, max(batch, asked(upstream)))] if upstream else []
-        for n, size in under_way:
-            each = all_[n]
-            found = present(each.session.fetch_limiter.dispatch)
-            found.charge_topics([(ORDERS.encode(), size, 1)], False, now)
-            each.session.fetch_limiter._mute_fetches(found.end_response(size, now), now)
-            each.session.in_flight.drop_all()
-            next_at[n] = each.session.fetch_limiter.muted_until
-            total += size
-        now += 0.1
+    got = consume_all([on.beside(None) for _ in range(many)], 400, batch, take)
     once = many * batch + 11 * rate  # all may begin at once, with a batch each
-    assert total <= 1.02 * rate * seconds + once
-    assert total >= 0.95 * rate * seconds
+    assert 0.95 * rate * 400 <= sum(size for _, _, size in got) <= 1.02 * rate * 400 + once
 
 
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:
@@ -338,8 +307,7 @@ def test_bytes_promised_to_a_connection_that_closes_are_free_again() -> None:
 def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() -> None:
     """Otherwise a consumer could escape by reconnecting."""
     on = play()
-    on.client(fetch())
-    on.broker(fetched())
+    consume(on)
     other = on.beside(None)
     assert other.client(fetch()) == (b"", b"")
     assert other.session.hold.held_until == on.now + 1.0
@@ -351,8 +319,7 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
 
 def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
     on = play({"gold": GroupLimitValues(dispatch_msgs=1000.0)})
-    on.client(fetch())
-    on.broker(fetched())
+    consume(on)
     assert asked(on.client(fetch(2))[0]) == pytest.approx((DEBT_S * 1000 - 4) * FETCH_PART * SIZE / 4, rel=0.01)
 
 
@@ -415,8 +382,7 @@ def test_the_longest_of_quota_and_group_counts(step: int) -> None:
 
 def test_an_observed_quota_beside_a_group_that_is_not() -> None:
     on = play().set_quotas((APP, CONSUME, 1.0), observes=True)
-    on.client(fetch())
-    assert told(on.broker(fetched())) == 1000
+    assert consume(on) == 1000
     assert counts(on)["fetches_delayed"] == 1
 
 
@@ -424,8 +390,7 @@ def test_an_observed_group_beside_a_quota_that_is_not() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1.0)}, observes=True).set_quotas(
         (APP, CONSUME, float(len(fetched())))
     )
-    on.client(fetch())
-    assert told(on.broker(fetched())) == 1000
+    assert consume(on) == 1000
 
 
 # --- what can't be told -----------------------------------------------------------------------------------------------
@@ -436,15 +401,12 @@ def test_an_unknown_topic_id_is_in_no_group_and_counted_once() -> None:
     wanted = []
     on.world.cluster.request_metadata = lambda: wanted.append(True)
     name = on.world.cluster.topic_ids.pop(IDS[ORDERS].bytes)
-    on.client(fetch(1, 13))
-    assert told(on.broker(fetched(1, 13)), 13) == 0
-    on.client(fetch(2, 13))
-    on.broker(fetched(2, 13))
+    assert consume(on, 1, version=13) == 0
+    consume(on, 2, version=13)
     assert counts(on)["topic_ids_unknown"] == 1
     assert wanted == [True]
     on.world.cluster.topic_ids[IDS[ORDERS].bytes] = name
-    on.client(fetch(3, 13))
-    assert told(on.broker(fetched(3, 13)), 13) == 1000
+    assert consume(on, 3, version=13) == 1000
 
 
 def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,8 +460,7 @@ def test_an_answer_that_can_not_be_followed_passes_and_is_counted(version: int) 
 
 def test_a_group_whose_limit_is_lifted_limits_nothing_from_the_next_answer_on() -> None:
     on = play()
-    on.client(fetch())
-    on.broker(fetched())
+    consume(on)
     on.engine.set_groups({}, GroupResolver("", "", {}, {}), on.now)
     on.now += 1.0
     assert on.client(fetch(2))[0] == fetch(2)

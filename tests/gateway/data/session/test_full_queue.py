@@ -3,47 +3,23 @@
 
 from __future__ import annotations
 
-import heapq
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 
-from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
-from policies.groups.group_limiters import GroupLimitValues
 from policies.limits.limiter import DEBT_S, RECHECK_S
-from policies.quotas.names import Entity, QuotaKey
 from tests.gateway.data.play import Play, answer, decode_answer, request, size_of
+from tests.gateway.data.session.limits_play import REASONS, SIZE, TOPIC, Kind, set_limit, take_turns
 
-TOPIC: Final = "acme.shop.orders"
-SIZE: Final = size_of()
 PATIENCE_S: Final = 25.0  # of Java
-Kind = Literal["quota", "group", "threshold", "storage"]
-REASONS = {
-    "quota": "client-quota", "group": "resource-group", "threshold": "topic-threshold", "storage": "storage-throttle",
-}  # fmt: skip
 KINDS = pytest.mark.parametrize("kind", list(REASONS))
-
-
-def limit(on: Play, kind: Kind, rate: float) -> None:
-    """A limit of that many bytes per second for all connections together."""
-    if kind == "quota":
-        on.world.set_quotas(
-            QuotaSnapshot(1, {Entity(None, "app"): {QuotaKey.parse("producer_byte_rate"): rate}}), on.now
-        )
-    elif kind == "group":
-        on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(rate)}, {"acme": "gold"}), on.now)
-    elif kind == "threshold":
-        on.world.set_policy(ThresholdPolicy(1, rate, {TOPIC: rate}, on_exceed="delay"))
-    else:
-        on.world.set_policy(ThresholdPolicy(1, 2 * rate, {}))
-        on.engine.set_storage_factor(0.5, "disks fill up", on.now)
 
 
 def filled(on: Play, kind: Kind, seconds: int) -> Play:
     """A connection that finds that another one's request has used up so many seconds of the limit."""
     client_id = "app" if kind == "quota" else "other"
     frame = request(1, {TOPIC: [0]}, values=(bytes(100_000),), client_id=client_id)
-    limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of((bytes(100_000),))) / seconds)
+    set_limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of((bytes(100_000),))) / seconds)
     other = on.beside()
     assert other.client(frame)[0]
     other.broker(answer(1, {TOPIC: {0: (0, 0)}}))
@@ -98,7 +74,7 @@ def test_large_requests_of_a_client_that_waits_for_itself_only_pass_before_it_gi
     on = Play()
     values = (bytes(100_000),)
     frame = request(1, {TOPIC: [0]}, values=values, timeout_ms=10_000)
-    limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of(values)) / 20)
+    set_limit(on, kind, (len(frame) - 4 if kind == "quota" else size_of(values)) / 20)
     each = on.beside(("kgo", "v1.22.2"))
     began = each.now
     assert each.client(3 * frame)[0] == frame
@@ -130,7 +106,7 @@ def test_however_a_client_sends_it_gets_some_of_its_quota_in_advance_once_and_th
 ) -> None:
     on = Play()
     frame, answered = request(1, {TOPIC: [0]}, values=(bytes(30_000),), acks=acks), answer(1, {TOPIC: {0: (0, 0)}})
-    limit(on, "quota", float(len(frame) - 4))
+    set_limit(on, "quota", float(len(frame) - 4))
     passed: list[float] = []
     all_ = [on.beside() for _ in range(connections)]
     began, seconds = on.now, 300
@@ -161,7 +137,7 @@ def test_a_limit_that_is_raised_lets_pass_at_the_next_look() -> None:
     each = filled(on, "quota", 12)
     frame = request(1, {TOPIC: [0]})
     each.client(frame)
-    limit(on, "quota", 1000 * SIZE)
+    set_limit(on, "quota", 1000 * SIZE)
     each.now += RECHECK_S[1]
     assert each.again() == (frame, b"")
 
@@ -195,26 +171,12 @@ def test_many_connections_come_in_turn_and_get_the_whole_limit(kind: Kind, conne
     value = (bytes(25_000),)
     ids = ["app" if kind == "quota" else f"app{number}" for number in range(connections)]
     frames = [request(1, {TOPIC: [0]}, values=value, client_id=client_id) for client_id in ids]
-    answered = answer(1, {TOPIC: {0: (0, 0)}})
-    rate = 4.0 * (len(frames[0]) - 4 if kind == "quota" else size_of(value))
-    limit(on, kind, rate)
-    got, rejected = [0] * connections, 0
-    turns = [(on.now + number / 100, number, on.beside()) for number in range(connections)]
-    began = on.now
-    seconds = 160
-    while turns[0][0] < began + seconds:
-        now, number, each = turns[0]
-        on.run_clockwork(now)
-        each.now = now
-        if not each.unhandled:
-            each.session.hold.drained_at = now  # as its link does: nothing of it waits
-        upstream, client = each.again() if each.unhandled else each.client(frames[number])
-        rejected += bool(client)
-        if upstream:
-            each.broker(answered)
-            got[number] += now > began + 60
-        hold = each.session.hold
-        heapq.heapreplace(turns, (max(now + 0.001, hold.held_until, hold.muted_until), number, each))
+    set_limit(on, kind, 4.0 * (len(frames[0]) - 4 if kind == "quota" else size_of(value)))
+    got, rejected, seconds, began = [0] * connections, 0, 160, on.now
+    all_ = [on.beside() for _ in range(connections)]
+    for now, number, passed, refused in take_turns(on, all_, seconds, lambda number: frames[number]):
+        rejected += refused
+        got[number] += passed and now > began + 60
     total = sum(got)
     whole = 4 * (seconds - 60)
     # One entity may have some in advance, once, where its connections can't wait any longer.

@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.channel import GroupSnapshot
-from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity
 from policies.quotas.quota_limiters import CLAIMED_DEBT_S
-from policies.thresholds.pacing import ThresholdPacer
 from tests.examples import matrix
 from tests.gateway.data.play import (
     APP,
@@ -24,12 +21,22 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
+from tests.gateway.data.session.limits_play import (
+    SIZE,
+    TOPIC,
+    WHOLE,
+    group,
+    group_level,
+    quota,
+    quota_level,
+    storage,
+    storage_level,
+    threshold_level,
+    thresholds,
+)  # fmt: skip
 from tests.protocol.produce_cases import framed, uvarint
 
-SIZE = size_of()
 ALICE = Entity("alice")
-WHOLE = len(request(1, {"acme.orders.t": [0]})) - 4  # what a quota counts: the request but for its size prefix
-TOPIC = "acme.orders.t"
 REFUSED = {TOPIC: {0: (10, -1)}}  # MESSAGE_TOO_LARGE
 
 
@@ -48,48 +55,6 @@ def lost(on: Play) -> None:
     """The connection ends before the broker has answered."""
     assert on.client(request(1, {TOPIC: [0]}))[0]
     on.session.close()
-
-
-def quota(on: Play, *, observes: bool) -> None:
-    on.set_quotas((APP, "producer_byte_rate", float(SIZE)), observes=observes)
-
-
-def quota_level(on: Play) -> float:
-    (line,) = on.world.quotas._limiters.values()
-    return line.bucket.token_level(on.now)
-
-
-def group(on: Play, *, observes: bool) -> None:
-    mode = "observe" if observes else "enforce"
-    on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(SIZE)}, {"acme": "gold"}, mode=mode), on.now)  # type: ignore[arg-type]
-
-
-def group_level(on: Play) -> float:
-    on.engine.pace_limits(on.now)
-    line = present(on.engine.groups.limit_of("gold", "publish", on.now).byte_limiter)
-    return line.bucket.token_level(on.now)
-
-
-def storage(on: Play, *, observes: bool) -> None:
-    on.engine.set_thresholds(2 * SIZE, {})
-    on.engine.set_storage_factor(0.5, "a full disk", on.now, mode="observe" if observes else "enforce")
-
-
-def storage_level(on: Play) -> float:
-    limit = present(on.engine.broker_meters(1).limits.storage_throttle)
-    return limit.limiter.bucket.token_level(on.now)
-
-
-def thresholds(on: Play, *, observes: bool) -> None:
-    mode = "observe" if observes else "enforce"
-    on.engine.set_thresholds(SIZE, {TOPIC: SIZE}, on_exceed="delay", mode=mode)  # type: ignore[arg-type]
-
-
-def threshold_level(on: Play) -> float:
-    on.engine.pace_limits(on.now)
-    strategy = on.engine.broker_meters(1).limits.strategy
-    assert isinstance(strategy, ThresholdPacer)
-    return strategy.bucket.token_level(on.now)
 
 
 LIMITS = pytest.mark.parametrize(

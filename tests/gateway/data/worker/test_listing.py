@@ -8,7 +8,7 @@ from gateway.channel import FindConnections, FoundConnections
 from gateway.data.worker import listing
 from gateway.data.worker.listing import ConnectionListing, describe_link, matches_query
 from tests.gateway.data.play import JAVA, Play, request
-from tests.gateway.data.relay.stage import receive_exactly, staged
+from tests.gateway.data.relay.stage import passes, staged
 from tests.gateway.data.worker.shown import shown
 
 
@@ -41,8 +41,7 @@ async def test_a_connection_is_shown_with_who_it_is_and_why_it_waits() -> None:
         assert (fresh.broker, fresh.principal, fresh.software) == (1, "User:alice", "apache-kafka-java 4.1.0")
         assert (fresh.peer, fresh.in_flight, fresh.muted_s, fresh.why) == ("test:1", 0, 0.0, "")
         frame = request(1)
-        await client.send_all(frame)
-        await receive_exactly(broker, len(frame))
+        await passes(client, broker, frame)
         assert describe_link(link, trio.current_time()).in_flight == 1
         assert describe_link(link, trio.current_time()).client_id == "app"
         later = describe_link(link, trio.current_time() + 7)

@@ -12,7 +12,7 @@ from gateway.data.session.enforcement import FIRST_HOLD_S
 from gateway.data.session.gate import ProduceGate
 from policies.decision import PartitionLimits
 from policies.storage import AffectedTopics
-from tests.gateway.data.play import JAVA, Play, answer, decode_answer, request, size_of, with_question
+from tests.gateway.data.play import Play, answer, decode_answer, request, size_of, with_question
 
 WHY = "broker 2 volume /data: 0.9 GB of 100.0 GB free, hard limit at 1.0 GB"
 SIZE = size_of()
@@ -136,30 +136,6 @@ def test_acks_0_waits_and_is_forwarded_when_there_is_room() -> None:
     on.now = on.session.hold.held_until
     assert on.again() == (b"", b"")
     assert lift(on)[0] == with_question(frame)
-
-
-def test_a_topic_is_slowed_down_by_its_volume_and_others_are_not() -> None:
-    on = play(0.01, total=1000.0)
-    first = request(1, FULL)
-    assert on.client(first)[0] == first
-    for correlation in range(2, 5):
-        on.client(request(correlation, FULL))
-    assert on.session.hold.muted_until > on.now
-    rows = {(row.topic, row.outcome, row.reason) for row in on.ledger()}
-    assert ("full", "delayed", "storage-throttle") in rows
-
-
-def test_in_mode_observe_nothing_is_held_and_it_is_counted() -> None:
-    on = play(mode="observe")
-    frame = request(1, FULL)
-    assert on.client(frame) == (frame, b"")
-    assert on.rows()["full", "would_reject", "storage-pause"][2] == 1
-
-
-def test_internal_clients_are_not_held() -> None:
-    on = play(internal_client_ids=("app",)).named(JAVA)
-    frame = request(1, FULL)
-    assert on.client(frame) == (frame, b"")
 
 
 def test_batches_behind_a_rejected_one_are_fenced_for_that_topic_alone() -> None:

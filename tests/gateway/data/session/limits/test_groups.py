@@ -10,7 +10,7 @@ from gateway.channel import GroupSnapshot
 from policies.groups.group_limiters import GroupLimit, GroupLimitValues
 from policies.quotas.quota_limiters import QuotaLimiter
 from policies.thresholds.pacing import PACE_S
-from tests.gateway.data.play import APP, TOPIC_ID, Play, answer, decode_answer, present, request, size_of
+from tests.gateway.data.play import APP, TOPIC_ID, Play, answer, present, request, size_of
 
 SIZE = size_of()
 ACME = "acme.orders.t"
@@ -47,16 +47,6 @@ def fill(on: Play) -> None:
     """Other connections wait as long as any client may, one of this client and those of another."""
     for number in range(15):
         on.beside().client(request(1, {ACME: [0]}, client_id="other" if number else "app"))
-
-
-@pytest.mark.parametrize("step", [0, 1, 7])
-def test_a_client_whose_group_is_over_its_limit_is_delayed_and_told_so(step: int) -> None:
-    on = play(GroupLimitValues(SIZE))
-    frame = request(1, {ACME: [0]})
-    assert on.client(frame, step) == (frame, b"")
-    assert decode_answer(on.broker(answer(1, {ACME: {0: (0, 0)}})))[1] == 1000
-    assert on.session.hold.muted_until == on.now + 1.0
-    assert on.rows()[ACME, "delayed", "resource-group"] == (SIZE, 1, 1)
 
 
 @pytest.mark.seed("82.34", "82.48")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,13 +12,11 @@ from gateway.channel import QuotaChanges
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.examples import matrix
 from tests.gateway.data.play import APP, Play, answer, decode_answer, present, request, size_of
-from tests.protocol import kio_messages
-from tests.protocol.produce_cases import framed
+from tests.gateway.data.session.fetch_frames import asked, consume_all, fetch, fetched
 
 SIZE = len(request()) - 4  # the whole request but for its size prefix, as in Kafka
 BATCH = size_of()
 PRODUCE, CONSUME = "producer_byte_rate", "consumer_byte_rate"
-FETCH = 1
 
 
 def play(*quotas: tuple[Entity, str, float], observes: bool = False, **settings: Any) -> Play:
@@ -34,25 +33,11 @@ def throttle_of(made: Play, correlation: int = 1) -> int:
 
 
 def fetch_request(correlation: int, version: int = 11, client_id: bytes = b"app", max_bytes: int = 1) -> bytes:
-    head = struct.pack(">hhih", FETCH, version, correlation, len(client_id)) + client_id
-    message = kio_messages.filled(kio_messages.request_class(FETCH, version), min_bytes=1, max_bytes=max_bytes)
-    return framed(head + (b"\0" if version >= 12 else b"") + kio_messages.kio_encode(message))
+    return fetch(correlation, version, (), client_id=client_id, max_bytes=max_bytes)
 
 
 def fetch_answer(correlation: int, version: int, throttle_ms: int = 0) -> bytes:
-    message = kio_messages.filled(kio_messages.answer_class(FETCH, version))
-    body = kio_messages.kio_encode(message)
-    header = struct.pack(">i", correlation) + (b"\0" if version >= 12 else b"")
-    return framed(header + struct.pack(">i", throttle_ms) + body[4:])
-
-
-@pytest.mark.parametrize("step", [0, 1, 7])
-def test_a_client_over_its_quota_is_delayed_and_told_so(step: int) -> None:
-    on = play((APP, PRODUCE, SIZE))
-    assert on.client(request(1), step) == (request(1), b"")
-    assert throttle_of(on) == 1000
-    assert on.session.hold.muted_until == on.now + 1.0
-    assert on.rows()["clicks", "delayed", "client-quota"] == (BATCH, 1, 1)
+    return fetched(correlation, version, {}, throttle_ms=throttle_ms)
 
 
 def test_two_connections_of_one_user_share_its_quota() -> None:
@@ -114,12 +99,6 @@ def test_changes_of_some_quotas_leave_all_others_as_they_are() -> None:
     assert throttle_of(on, 3) > 0
 
 
-def test_internal_clients_are_under_no_quota() -> None:
-    on = play((Entity(None, DEFAULT), PRODUCE, 1), internal_client_ids=("app",))
-    on.client(request(1))
-    assert throttle_of(on) == 0
-
-
 def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
     on = play((APP, PRODUCE, SIZE))
     on.engine.set_thresholds(4 * BATCH, {})
@@ -127,13 +106,6 @@ def test_the_longest_of_quota_and_storage_wins_and_both_are_charged() -> None:
     on.client(request(1))
     assert throttle_of(on) == 1000
     assert present(on.engine.broker_meters(1).limits.storage_throttle).limiter.bucket.token_level(on.now) == -BATCH
-
-
-def test_observed_quotas_touch_nothing() -> None:
-    on = play((APP, PRODUCE, SIZE), observes=True)
-    on.client(request(1))
-    assert throttle_of(on) == 0
-    assert on.rows()["clicks", "would_delay", "client-quota"] == (BATCH, 1, 1)
 
 
 # --- Fetch ------------------------------------------------------------------------------------------------------------
@@ -223,46 +195,6 @@ def large_answer(correlation: int, size: int) -> bytes:
     return struct.pack(">iii", size - 4, correlation, 0) + bytes(size - 12)
 
 
-def asked(frame: bytes) -> int:
-    """The bound of a request as the broker gets it."""
-    cls = kio_messages.request_class(FETCH, 11)
-    return int(kio_messages.kio_decode(cls, frame[4 + 8 + 2 + len("app") :]).max_bytes)
-
-
-SECONDS = 300
-
-
-def fetched(rate: float, connections: int, batch: int, seconds: int, user: str = "app") -> tuple[float, float]:
-    """Bytes per second that consumers get who ask for all they can, from a broker that gives at least one batch of so
-    many bytes; and the longest time for which it got no Fetch, behind the first.
-    """
-    on = play((APP if user == "app" else Entity(user), CONSUME, rate))
-    all_ = [on.beside(None) for _ in range(connections)]
-    next_at, total, last, gap = [on.now] * connections, 0, on.now, 0.0
-    end, now = on.now + seconds, on.now
-    while now < end:
-        under_way = []
-        for number, each in enumerate(all_):
-            each.now = now
-            if now < next_at[number]:
-                continue
-            upstream, _ = each.again() if each.unhandled else each.client(fetch_request(1, max_bytes=50_000_000))
-            if upstream:
-                under_way.append((number, max(batch, asked(upstream))))
-                gap, last = max(gap, now - last), now
-            else:
-                next_at[number] = each.session.hold.held_until
-        for number, size in under_way:
-            each = all_[number]
-            each.broker(large_answer(1, size))
-            total += size
-            next_at[number] = each.session.fetch_limiter.muted_until
-        now += 0.1
-    for each in all_:
-        each.session.close()
-    return total / seconds, gap
-
-
 @pytest.mark.parametrize("user", ["app", "ANONYMOUS"])
 @pytest.mark.parametrize(
     ("rate", "connections", "batch"),
@@ -271,11 +203,13 @@ def fetched(rate: float, connections: int, batch: int, seconds: int, user: str =
 def test_consumers_get_their_quota_whatever_their_number_and_batches(
     rate: float, connections: int, batch: int, user: str
 ) -> None:
-    got, gap = fetched(rate, connections, batch, SECONDS, user)
+    on = play((APP if user == "app" else Entity(user), CONSUME, rate))
+    consumers = [on.beside(None) for _ in range(connections)]
+    got = consume_all(consumers, 300, batch, lambda each, size: each.broker(large_answer(1, size)))
     once = connections * batch + 11 * rate  # all may begin at once, with a batch each
-    assert got <= 1.02 * rate + once / SECONDS
-    assert got >= 0.95 * rate
-    assert gap <= once / rate + 11.0
+    assert 0.95 * rate <= sum(size for _, _, size in got) / 300 <= 1.02 * rate + once / 300
+    times = [on.now] + [at for at, _, _ in got]
+    assert max(later - at for at, later in pairwise(times)) <= once / rate + 11.0
 
 
 def test_consumers_that_all_start_at_once_do_not_all_take_everything() -> None:

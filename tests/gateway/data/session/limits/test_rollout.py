@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import heapq
 import struct
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from gateway.channel import GroupSnapshot, QuotaSnapshot, ThresholdPolicy
+from gateway.channel import GroupSnapshot, QuotaSnapshot
 from policies.definitions.rollout import rollout_place
-from policies.engine import OnExceed
 from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from tests.gateway.data.play import Play, answer, request, size_of
+from tests.gateway.data.play import Play, answer, request
 from tests.gateway.data.session.fetch_frames import fetch, fetched, told
+from tests.gateway.data.session.limits_play import REASONS, SIZE, TOPIC, Kind, set_limit, take_turns
 
-SIZE = size_of()
-TOPIC = "acme.shop.orders"
 MANY = [f"client-{number}" for number in range(20)]
-Kind = Literal["quota", "group", "threshold"]
-REASONS = {"quota": "client-quota", "group": "resource-group", "threshold": "topic-threshold"}
-KINDS = pytest.mark.parametrize("kind", list(REASONS))
+KINDS = pytest.mark.parametrize("kind", ["quota", "group", "threshold"])
 
 
-def limit(
-    on: Play, kind: Kind, percent: float, rate: float = 20 * SIZE, on_exceed: OnExceed = "delay", **mode: Any
-) -> None:
-    """A limit of that many bytes per second, for all clients together or for each."""
-    how = {"enforce_percent": percent, **mode}
-    if kind == "quota":
-        on.world.set_quotas(
-            QuotaSnapshot(1, {Entity(DEFAULT): {QuotaKey("producer_byte_rate", "broker_bps"): rate}}, **how), on.now
-        )
-    elif kind == "group":
-        on.world.set_groups(GroupSnapshot(1, {"gold": GroupLimitValues(rate)}, {"acme": "gold"}, **how), on.now)
-    else:
-        on.world.set_policy(ThresholdPolicy(1, rate, {TOPIC: rate}, on_exceed=on_exceed, **how))
+def limit(on: Play, kind: Kind, percent: float, rate: float = 20 * SIZE, **how: Any) -> None:
+    """A limit for all clients together or for each."""
+    set_limit(on, kind, rate, Entity(DEFAULT), enforce_percent=percent, **how)
 
 
 def connected(on: Play, user: str = "", client_id: str = "app") -> Play:
@@ -113,40 +98,27 @@ def test_a_thread_s_time_that_only_observed_clients_take_beyond_their_quota_is_n
 
 
 @pytest.mark.parametrize(
-    ("kind", "on_exceed", "size", "seconds", "warm_up_s"),
-    [("group", "delay", 10_000, 120, 20), ("threshold", "delay", 10_000, 120, 20),
-     ("threshold", "reject", 100_000, 600, 200)],
+    ("kind", "how", "size", "seconds", "warm_up_s"),
+    [("group", {}, 10_000, 120, 20), ("threshold", {}, 10_000, 120, 20),
+     ("threshold", {"on_exceed": "reject"}, 100_000, 600, 200)],
 )  # fmt: skip
 def test_clients_that_are_held_get_as_much_as_if_all_were(
-    kind: Kind, on_exceed: OnExceed, size: int, seconds: int, warm_up_s: int
+    kind: Kind, how: dict[str, Any], size: int, seconds: int, warm_up_s: int
 ) -> None:
     """Twenty clients want twice as much as there is. Clients that are not held yet must not use up what there is for
     the others, nor leave it all to them. (Client quotas: each has one of its own.)
     """
     rate = 1e6
-    frame, answered = request(1, {TOPIC: [0]}, values=(bytes(size),)), answer(1, {TOPIC: {0: (0, 0)}})
-    shares = []
+    frame, shares = request(1, {TOPIC: [0]}, values=(bytes(size),)), []
+    held = {number for number, user in enumerate(MANY) if rollout_place(f"User:{user}", "") < 20}
+    want_s = size / (2 * rate / len(MANY))  # between two requests of one client
     for percent in (20, 100):
         on = Play()
-        limit(on, kind, percent, rate, on_exceed)
-        held = {user for user in MANY if rollout_place(f"User:{user}", "") < 20}
-        got = dict.fromkeys(MANY, 0)
-        turns = [(on.now + number / 100, number, connected(on, user), user) for number, user in enumerate(MANY)]
-        began = on.now
-        want_s = size / (2 * rate / len(MANY))  # between two requests of one client
-        while turns[0][0] < began + seconds:
-            now, number, each, user = turns[0]
-            on.run_clockwork(now)
-            each.now = now
-            each.session.hold.drained_at = now  # as its link does: nothing of it waits
-            upstream, _ = each.client(frame)
-            if upstream:
-                each.broker(answered)
-                got[user] += size if now > began + warm_up_s else 0
-                each.unhandled = b""
-            until = max(now + want_s, each.session.hold.muted_until)
-            heapq.heapreplace(turns, (until, number, each, user))
-        shares.append(sum(got[user] for user in held) / len(held) / (seconds - warm_up_s))
+        limit(on, kind, percent, rate, **how)
+        got, all_, began = 0, [connected(on, user) for user in MANY], on.now
+        for now, number, passed, _ in take_turns(on, all_, seconds, lambda _: frame, want_s):
+            got += size if passed and number in held and now > began + warm_up_s else 0
+        shares.append(got / len(held) / (seconds - warm_up_s))
     assert 0.7 * shares[1] <= shares[0] <= 1.6 * shares[1]
 
 

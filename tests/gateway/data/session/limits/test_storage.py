@@ -140,15 +140,6 @@ def test_requests_held_in_a_pause_are_discarded_when_their_client_has_gone() -> 
     assert on.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1)}
 
 
-@pytest.mark.seed("035.21")
-@pytest.mark.parametrize("factor", [0.0, 0.01])
-def test_internal_clients_are_never_limited(factor: float) -> None:
-    on = play(factor, total=1.0, internal_client_ids=("app",))
-    for correlation in range(5):
-        frame = request(correlation)
-        assert on.client(frame) == (frame, b"")
-
-
 def test_topics_of_the_gateways_own_stay_refused_for_good() -> None:
     on = play(protected_topics=("mine",))
     on.client(request(1, {"mine": [0], "clicks": [0]}))
@@ -157,16 +148,6 @@ def test_topics_of_the_gateways_own_stay_refused_for_good() -> None:
     rows = decode_answer(client)[2]
     assert rows["mine", 0][0] == 29
     assert rows["clicks", 0][0] == 89
-
-
-def test_below_1_every_producer_is_delayed_to_its_part_of_the_total() -> None:
-    on = play(0.5, total=2 * SIZE)  # one request a second
-    frames = request(1) + request(2)
-    assert on.client(frames)[0] == request(1)  # forwarded at once; what is behind it waits
-    assert on.session.hold.held_until == pytest.approx(on.now + 1.0, abs=0.01)
-    throttle_ms = decode_answer(on.broker(answer(1)))[1]
-    assert throttle_ms == pytest.approx(1000, abs=10)
-    assert on.rows()["clicks", "delayed", "storage-throttle"][0] == SIZE
 
 
 def test_a_request_under_several_topics_is_charged_once() -> None:
@@ -188,23 +169,3 @@ def test_rejected_bytes_are_not_charged() -> None:
     assert "share" in str(decode_answer(client)[2]["clicks", 0][1])
     assert on.rows() == {("clicks", "rejected", "storage-throttle"): (SIZE, 1, 1)}
     assert line.bucket.token_level(on.now) == -20 * SIZE
-
-
-@pytest.mark.parametrize(
-    ("factor", "outcome", "reason"), [(0.0, "would_reject", "storage-pause"), (0.5, "would_delay", "storage-throttle")]
-)
-@pytest.mark.parametrize("whole", [True, False])
-def test_observed_it_touches_nothing_and_counts_what_would_have_been(
-    factor: float, outcome: str, reason: str, whole: bool
-) -> None:
-    on = play(
-        factor, total=2 * SIZE, storage_mode="enforce" if whole else "observe", mode="observe" if whole else "enforce"
-    )
-    if whole:  # the gateway's own mode
-        on.engine.set_storage_factor(factor, WHY, on.now, mode="observe")
-    frame = request(1)
-    assert on.client(frame) == (frame, b"")
-    on.broker(answer(1))
-    rows = on.rows()
-    assert rows["clicks", outcome, reason] == (SIZE, 1, 1)
-    assert rows["clicks", "accepted", ""] == (SIZE, 1, 1)
