@@ -77,6 +77,12 @@ def wants(rate: float = 0.0, weight: float = 1.0, claim: float = 0.0) -> LimitDe
         pytest.param([wants(claim=60), wants()], [80, 20], id="one claims"),
         pytest.param([wants(claim=90), wants(claim=10)], [90, 10], id="all is claimed"),
         pytest.param([wants(claim=120), wants(claim=30)], [80, 20], id="more is claimed than there is"),
+        pytest.param(
+            [LimitDemand(30, claim=20), wants()], [30 + 100 * HEADROOM, 70], id="one claims a part of its own"
+        ),
+        pytest.param(
+            [LimitDemand(20, claim=20), wants()], [20 + 100 * HEADROOM, 80], id="one claims all that it takes"
+        ),
         pytest.param([LimitDemand(90), wants()], [50, 50], id="a content one that takes more than its part"),
         pytest.param([wants(), LimitDemand(10)], [90, 10 + 100 * HEADROOM], id="growth within the headroom"),
         pytest.param(

@@ -1,5 +1,5 @@
-# What every limit has in common: who is over it is told, who is internal isn't asked, and who only observes changes
-# nothing.
+# What every limit has in common: who is over it is told so, who is internal isn't asked, and one that only observes
+# changes nothing.
 
 from __future__ import annotations
 
@@ -51,13 +51,17 @@ def test_a_client_over_a_limit_is_delayed_and_told_so(limit: Limit, reason: str,
 @pytest.mark.parametrize(("limit", "_"), DELAYS + HOLDS)
 @pytest.mark.seed("035.21")
 def test_internal_clients_are_under_no_limit(limit: Limit, _: str) -> None:
-    on = Play(internal_client_ids=("app",)).named()
+    on = Play(internal_principals=("User:mirror",)).named()
+    on.session.client.set_principal("User:mirror")
     limit(on, observes=False)
     for correlation in range(5):
         assert on.client(frame(correlation)) == (frame(correlation), b"")
         reply = answer(correlation, {TOPIC: {0: (0, 0)}})
         assert on.broker(reply) == reply
     assert on.session.hold.muted_until == 0.0
+    other = on.beside()
+    other.client(frame(9))
+    assert (other.session.hold.muted_until or other.session.hold.held_until) > on.now
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])  # the gateway's own
