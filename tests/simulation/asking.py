@@ -23,17 +23,17 @@ REASONS: Final = {  # that explain may name, by a world's theme
 }  # fmt: skip
 
 
-def since_bounds(times: list[float]) -> tuple[float, float]:
-    """Between which the latest run of these moments began, whatever a pause of about PAUSE_S counts as. `times`: in
-    their order, at least one.
+def since_bounds(spans: list[tuple[float, float]]) -> tuple[float, float]:
+    """Between which the latest run began of moments that lie somewhere in these spans, whatever a pause of about
+    PAUSE_S counts as. `spans`: in the order of their ends, at least one.
     """
-    earliest = latest = times[-1]
-    for before, after in zip(reversed(times[:-1]), reversed(times), strict=False):
-        if after - before <= PAUSE_S - PAUSE_SLACK_S and latest == after:
-            latest = before
-        if after - before > PAUSE_S + PAUSE_SLACK_S:
+    earliest, latest = spans[-1]
+    for (from_s, to_s), (after_from_s, after_to_s) in zip(reversed(spans[:-1]), reversed(spans), strict=False):
+        if after_to_s - from_s <= PAUSE_S - PAUSE_SLACK_S and latest == after_to_s:
+            latest = to_s
+        if min(earliest, after_from_s) - to_s > PAUSE_S + PAUSE_SLACK_S:
             break
-        earliest = before
+        earliest = min(earliest, from_s)
     return earliest, latest
 
 
@@ -59,16 +59,19 @@ class Asking:
         judge.counts["explained"] += 1
         found: dict[str, Any] = json.loads(answer)
         times = list(judge.held_back.get((gateway.host, client_id, topic), ()))
+        unanswered = judge.unanswered(gateway.host, client_id, topic)
         where = f"{gateway.name}, {client_id}, {topic}"
         for held in found["held"]:
             if held["outcome"] in ("delayed", "rejected") and held["reason"] not in self._reasons:
                 judge.accuse("explain", f"{where}: {held['outcome']} for {held['reason']!r}")
         if is_quiet:
-            self._compare_times(found, [each for each in times if each.at <= began], began, where)
+            self._compare_times(found, [each for each in times if each.at <= began], unanswered, began, where)
             if self._theme not in ("storage", "affected"):  # where limits are parts of what is configured
                 self._compare_limits(found, where)
 
-    def _compare_times(self, found: dict[str, Any], times: list[HeldBack], now: float, where: str) -> None:
+    def _compare_times(
+        self, found: dict[str, Any], times: list[HeldBack], unanswered: list[HeldBack], now: float, where: str
+    ) -> None:
         judge = self._judge
         held = [each for each in found["held"] if each["outcome"] in ("delayed", "rejected")]
         # Of a topic's own limit another topic in the same request may be over.
@@ -83,14 +86,20 @@ class Asking:
             if rule["since_ms"] is None:
                 continue
             since_s = rule["since_ms"] / 1000 - UNIX_S + START_S
-            mine = [each for each in times if rule["broker"] in (None, each.node_id)]
+            mine, waiting = (
+                [each for each in many if rule["broker"] in (None, each.node_id)] for many in (times, unanswered)
+            )
             if not mine or mine[-1].at + mine[-1].wait_s < now - PAUSE_S - PAUSE_SLACK_S:
-                judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
+                if not waiting:
+                    judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
                 continue
-            earliest, latest = since_bounds([each.at for each in mine])
+            earliest, latest = since_bounds([(each.sent_at, each.at) for each in mine])
             # Clients aren't told for which limit of several, for which topic of a request, or at which broker.
             if len(self._reasons) > 1 or rule["broker"] is None or not all(each.is_alone for each in mine):
                 latest = mine[-1].at
+            if waiting:  # the gateway may hold them, since any time after they were sent
+                earliest = min(earliest, *(each.sent_at for each in waiting))
+                latest = now if mine[-1].at < now - PAUSE_S + PAUSE_SLACK_S else latest
             if not earliest - LATE_S <= since_s <= latest + LATE_S:
                 judge.accuse(
                     "explain",

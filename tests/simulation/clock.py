@@ -59,6 +59,10 @@ class Entry:
 
     __slots__ = ("args", "call")
 
+    @property
+    def wakes_task(self) -> bool:
+        return self.call is trio.lowlevel.reschedule or isinstance(getattr(self.call, "__self__", None), _Sleeper)
+
     def __init__(self, call: Callable[..., Any] | None, args: tuple[Any, ...]) -> None:
         self.call = call
         self.args = args
@@ -74,19 +78,23 @@ class Agenda:
         self.now = START_S
         self.calls = self.idle_passes = 0
         self._heap: list[tuple[float, int, Entry]] = []
+        self._is_over = False
         self._numbers = count()
 
     def at(self, when: float, call: Callable[..., Any], *args: Any) -> Entry:
         entry = Entry(call, args)
-        heapq.heappush(self._heap, (when, next(self._numbers), entry))
+        if not self._is_over or entry.wakes_task:
+            heapq.heappush(self._heap, (when, next(self._numbers), entry))
         return entry
 
     def after(self, seconds: float, call: Callable[..., Any], *args: Any) -> Entry:
         return self.at(self.now + seconds, call, *args)
 
     def clear(self) -> None:
-        """Nothing is due any more."""
-        self._heap.clear()
+        """From now on models do nothing. Tasks and blocking code that wait go on: the product has to come to an end."""
+        self._is_over = True
+        self._heap = [each for each in self._heap if each[2].wakes_task]
+        heapq.heapify(self._heap)
 
     def jump(self) -> None:
         """All tasks wait: do what is due next, until one of them goes on."""

@@ -33,11 +33,12 @@ RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of
 
 
 class HeldBack(NamedTuple):
-    """A client was told to wait that long, or was rejected (0.0), on its way to that broker. `is_alone`: with data of
-    this topic only.
+    """A client was told to wait that long, or was rejected (0.0), on its way to that broker. `sent_at`: when it sent
+    the request, which the gateway may have held since then. `is_alone`: with data of this topic only.
     """
 
     at: float
+    sent_at: float
     node_id: int
     wait_s: float
     is_alone: bool
@@ -46,10 +47,15 @@ class HeldBack(NamedTuple):
 class _Attempt:
     """One time that a batch was sent. `told`: the error that its client got; `fate`: what the broker did."""
 
-    __slots__ = ("batch", "client", "error", "host", "index", "node_id", "offset", "told", "topic", "transaction")
+    __slots__ = (
+        "batch", "client", "error", "host", "index", "node_id", "offset", "sent_at", "told", "topic", "transaction",
+    )  # fmt: skip
 
-    def __init__(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
+    def __init__(
+        self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int, sent_at: float
+    ) -> None:
         self.client = client
+        self.sent_at = sent_at
         self.transaction = client.transaction
         self.host = host
         self.node_id = node_id
@@ -329,16 +335,26 @@ class Judge(Observer):
 
     def on_attempt(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
         self.tell("sent", client.number, topic, index, *batch)
-        self._attempts[batch.attempt] = _Attempt(client, topic, index, batch, host, node_id)
+        self._attempts[batch.attempt] = _Attempt(client, topic, index, batch, host, node_id, self.now())
 
-    def on_throttled(self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int) -> None:
+    def on_throttled(
+        self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int, sent_at: float
+    ) -> None:
         self.counts["throttled answers"] += 1
         if client.client_id in self.not_held:
             self.accuse("held without need", f"{client.client_id} was told to wait for {throttle_ms} ms at {host}")
         for topic in sorted(topics):
             self.held_back[host, client.client_id, topic].append(
-                HeldBack(self.now(), node_id, throttle_ms / 1000, len(topics) == 1)
+                HeldBack(self.now(), sent_at, node_id, throttle_ms / 1000, len(topics) == 1)
             )
+
+    def unanswered(self, host: str, client_id: str, topic: str) -> list[HeldBack]:
+        """What is on its way there with data of that topic: the gateway may be holding it."""
+        return [
+            HeldBack(self.now(), each.sent_at, each.node_id, 0.0, is_alone=False)
+            for each in self._attempts.values()
+            if each.told is None and (each.host, each.client.client_id, each.topic) == (host, client_id, topic)
+        ]
 
     def on_told(self, client: Client, topic: str, index: int, batch: Batch, error: int, offset: int) -> None:
         self.tell("told", batch.attempt, error, offset)
@@ -360,7 +376,7 @@ class Judge(Observer):
                 self.counts["rejected by a gateway"] += 1
                 if client.client_id in self.not_held:
                     self.accuse("held without need", f"{client.client_id} was rejected with error {error}")
-                told = HeldBack(self.now(), attempt.node_id, 0.0, is_alone=True)
+                told = HeldBack(self.now(), attempt.sent_at, attempt.node_id, 0.0, is_alone=True)
                 self.held_back[attempt.host, client.client_id, topic].append(told)
                 self.rejected_bytes[attempt.host, topic] += batch.size
             del self._attempts[batch.attempt]

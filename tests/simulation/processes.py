@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import socket as real_socket
 import sys
 import time
@@ -155,7 +156,7 @@ class ParentEnd:
     def __init__(self, gateway: Gateway, process: Process, settings: bytes, *, was_up: bool) -> None:
         self._gateway = gateway
         self._process = process
-        self._sender, self._receiver = trio.open_memory_channel[tuple[NewChannel, ChannelEnd]](1000)
+        self._sender, self._receiver = trio.open_memory_channel[tuple[NewChannel, ChannelEnd]](math.inf)
         self.leaving, self.stopping, self.started, self.reload = (trio.Event() for _ in range(4))
         self.drain_timeout_s = 0.0
         self.settings = settings
@@ -264,6 +265,10 @@ class Gateway:
     def bootstrap(self) -> tuple[str, int]:
         return self.host, PORT
 
+    @property
+    def _restarts_children(self) -> bool:
+        return not (self.is_stopped or self._nursery.cancel_scope.cancel_called)  # else the world has failed
+
     def start(self) -> None:
         self.is_stopped = False
         self._start_control()
@@ -356,11 +361,11 @@ class Gateway:
     def _on_control_end(self, child: _Child) -> None:
         if self.control is child:
             self.control = None
-            if not self.is_stopped:
+            if self._restarts_children:
                 self.agenda.after(RESTART_S, self._restart_control)
 
     def _restart_control(self) -> None:
-        if not self.is_stopped and self.control is None:
+        if self._restarts_children and self.control is None:
             self._start_control()
 
     def _start_worker(self, number: int) -> None:
@@ -381,12 +386,12 @@ class Gateway:
     def _on_worker_end(self, number: int, child: _Child) -> None:
         if self.workers.get(number) is child:
             del self.workers[number]
-            if not self.is_stopped:
+            if self._restarts_children:
                 self._restarts[number] += 1
                 self.agenda.after(RESTART_S, self._restart_worker, number)
 
     def _restart_worker(self, number: int) -> None:
-        if not self.is_stopped and number not in self.workers:
+        if self._restarts_children and number not in self.workers:
             self._start_worker(number)
 
     def connect_worker(self, number: int) -> None:

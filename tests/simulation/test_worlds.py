@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import trio
 
 from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
@@ -71,6 +72,19 @@ def test_a_seed_is_the_same_world_each_time() -> None:
         check=False,
     )
     assert other.stdout.strip() == digest, other.stderr
+
+
+async def _fail_later(_: World) -> None:
+    await trio.sleep(15.0)
+    raise ZeroDivisionError
+
+
+def test_what_ends_a_world_early_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what gateways run into that are cancelled with it."""
+    monkeypatch.setattr(World, "_watch_seconds", _fail_later)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        World(make_plan(1, HOURS, theme="group", calm=True)).run()
+    assert raised.group_contains(ZeroDivisionError)
 
 
 def test_what_producers_without_acknowledgements_sent_stays_whole_when_a_gateway_stops() -> None:

@@ -422,7 +422,11 @@ class World:
         """That share of what each client's plan says, also for clients that begin later."""
         self._traffic_share = share
         for client in self.clients:
-            client.set_rate(self.plan.clients[client.number].rate * share)
+            client.set_rate(self._plan_of(client).rate * share)
+
+    def _plan_of(self, client: Client) -> ClientPlan:
+        """Also of one that takes the place of another one."""
+        return self.plan.clients[client.number % len(self.plan.clients)]
 
     async def _intrude(self) -> None:
         """Somebody knows who the users are, and tries a password now and then, or goes without."""
@@ -916,7 +920,7 @@ class World:
         if client is not None and not self._is_ending:
             client.is_replaced = True
             number = len(self.plan.clients) * (1 + len(self.clients)) + client.number % len(self.plan.clients)
-            self._make_client(number, self.plan.clients[client.number % len(self.plan.clients)])
+            self._make_client(number, self._plan_of(client))
 
     def _producer_stalls(self, fault: Fault) -> None:
         """For longer than a transaction may take, or not."""

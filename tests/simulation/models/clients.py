@@ -135,8 +135,10 @@ class ClientWatch(Protocol):
     def on_attempt(self, client: Client, topic: str, index: int, batch: Batch, host: str, node_id: int) -> None:
         """`host`: of the gateway that it is sent to. `node_id`: of the broker behind it."""
 
-    def on_throttled(self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int) -> None:
-        """An answer to batches of those topics had a throttle time."""
+    def on_throttled(
+        self, client: Client, topics: set[str], host: str, node_id: int, throttle_ms: int, sent_at: float
+    ) -> None:
+        """The answer to batches of those topics, sent at that time, had a throttle time."""
 
     def on_told(self, client: Client, topic: str, index: int, batch: Batch, error: int, offset: int) -> None: ...
 
@@ -272,7 +274,7 @@ class Client:
         self._producer = (-1, -1)
         self._is_producer_asked = False
         self._resets = False
-        self._is_stopped = False
+        self._is_stopped = self._is_closed = False
         self._wakes: Entry | None = None
         self._brings: Entry | None = None  # its application, the next batch
 
@@ -316,7 +318,7 @@ class Client:
         return {connection.address[0] for connection in self._connections.values()}
 
     def close(self) -> None:
-        self._is_stopped = True
+        self._is_stopped = self._is_closed = True
         for connection in self._connections.values():
             if connection.end is not None:
                 connection.end.close()
@@ -360,7 +362,7 @@ class Client:
     def _dial_control(self) -> None:
         if not self._control_dialling:
             self._control_dialling = True
-            self._network.connect_model(self._host, self._bootstrap[0], self._control_joined, self._control_failed)
+            self._open(self._bootstrap[0], self._control_joined, self._control_failed)
 
     def _control_joined(self, end: ModelEnd) -> None:
         self._control_dialling = False
@@ -537,7 +539,16 @@ class Client:
     ) -> None:
         if address[0] not in self._gateways:
             self._watch.on_bypassed(self, address)
-        self._network.connect_model(self._host, address, joined, failed)
+        self._open(address, joined, failed)
+
+    def _open(
+        self, address: tuple[str, int], joined: Callable[[ModelEnd], None], failed: Callable[[str], None]
+    ) -> None:
+        """None of a client that is closed: timers of questions that it had may still come."""
+        if not self._is_closed:
+            self._network.connect_model(
+                self._host, address, lambda end: end.close() if self._is_closed else joined(end), failed
+            )
 
     def _dial_failed(self, connection: _Connection) -> None:
         connection.is_dialling = False
@@ -587,7 +598,8 @@ class Client:
             outcomes, throttle_ms = wire.decode_produce_answer(self.profile.produce_version, frame)
             if throttle_ms:
                 topics = {pending.topic for pending in request.batches}
-                self._watch.on_throttled(self, topics, connection.address[0], connection.node_id, throttle_ms)
+                host, node_id = connection.address[0], connection.node_id
+                self._watch.on_throttled(self, topics, host, node_id, throttle_ms, request.at)
             if throttle_ms and self.profile.heeds_throttle:
                 connection.throttled_until = max(connection.throttled_until, self._agenda.now + throttle_ms / 1000)
                 self._agenda.at(connection.throttled_until, self._drain, connection)
