@@ -23,6 +23,7 @@ TRACE: Final = 4000  # events kept for a violation's context
 HELD_BACK: Final = 20_000  # moments kept of one client and topic
 WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
+OWED_S: Final = 3.0  # seconds' worth beyond a limit that may be paid back later, whenever others' demand ends
 UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
 FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several workers, of one gateway or more
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
@@ -68,9 +69,12 @@ class _Attempt:
 
 
 class _Second(NamedTuple):
-    """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end."""
+    """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end. `owed`:
+    that had come beyond the limit before.
+    """
 
     taken: float
+    owed: float
     brought: float
     held: float
     is_wanted: bool
@@ -127,6 +131,7 @@ class Limit:
         held: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
         slack: bytes of whole requests that may pass on top within a second, one of each client.
         saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
+        owed: bytes that came beyond the limit, and have not been paid back; at most OWED_S seconds' worth.
         quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
     """
 
@@ -140,6 +145,7 @@ class Limit:
         self.slack = slack
         self.quiet_from = self.over_from = 0.0
         self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
+        self.owed = 0.0
         self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
         self.steady_seconds = 0
         self.checked = self.windows = 0
@@ -578,7 +584,8 @@ class Judge(Observer):
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
             is_wanted = limit.held() >= 2.0 * limit.rate
-            limit.seconds.append(_Second(taken, limit.brought, limit.held(), is_wanted))
+            limit.seconds.append(_Second(taken, limit.owed, limit.brought, limit.held(), is_wanted))
+            limit.owed = min(max(0.0, limit.owed + taken - limit.rate), OWED_S * limit.rate)
             limit.brought = 0.0
             limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0
             if limit.rate <= 0:
@@ -602,7 +609,7 @@ class Judge(Observer):
                     self.accuse("over a limit", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
                 if is_wanted:
                     limit.lowest = min(limit.lowest, share)
-                    if share < 0.97 and limit.is_lower_judged:
+                    if share + seconds[0].owed / limit.rate / WINDOW_S < 0.97 and limit.is_lower_judged:
                         self.accuse("a limit unused", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
                 if limit.is_lower_judged and limit.saves_nothing:
                     self._judge_demand(limit)
