@@ -48,6 +48,7 @@ class Asking:
         self._theme = theme
         self._reasons = REASONS.get(theme, set())
         self._limit = limit
+        self._holds_clients = theme in ("group", "quota", "percent")  # whatever the topics
 
     async def ask(self, gateway: Gateway, client_id: str, topic: str, *, is_quiet: bool) -> None:
         """`is_quiet`: no fault is at work, nor was lately."""
@@ -75,7 +76,7 @@ class Asking:
         judge = self._judge
         held = [each for each in found["held"] if each["outcome"] in ("delayed", "rejected")]
         # Of a topic's own limit another topic in the same request may be over.
-        certain = [each for each in times if each.is_alone or self._theme in ("group", "quota")]
+        certain = [each for each in times if each.is_alone or self._holds_clients]
         known = max((each.at for each in certain if each.at + each.wait_s <= now - LATE_S), default=0.0)
         if known > now - LATELY_S:
             last_s = max((each["last_ms"] / 1000 for each in held), default=0.0) - UNIX_S + START_S
@@ -93,19 +94,27 @@ class Asking:
                 if not waiting:
                     judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
                 continue
-            earliest, latest = since_bounds([(each.sent_at, each.at) for each in mine])
-            # Clients aren't told for which limit of several, for which topic of a request, or at which broker.
-            if len(self._reasons) > 1 or rule["broker"] is None or not all(each.is_alone for each in mine):
-                latest = mine[-1].at
+            earliest, _ = since_bounds([(each.sent_at, each.at) for each in mine])
             if waiting:  # the gateway may hold them, since any time after they were sent
                 earliest = min(earliest, *(each.sent_at for each in waiting))
-                latest = now if mine[-1].at < now - PAUSE_S + PAUSE_SLACK_S else latest
+            latest = self._latest_since(mine, now)
             if not earliest - LATE_S <= since_s <= latest + LATE_S:
                 judge.accuse(
                     "explain",
                     f"{where}: limited by {rule['name']} since {since_s:.3f}, clients since {earliest:.3f}"
                     f" to {latest:.3f}",
                 )
+
+    def _latest_since(self, mine: list[HeldBack], now: float) -> float:
+        """When the first of the runs at the brokers has begun at the latest, of those that surely go on."""
+        latest = mine[-1].at if mine[-1].at > now - PAUSE_S + PAUSE_SLACK_S else now
+        for node_id in {each.node_id for each in mine}:
+            there = [each for each in mine if each.node_id == node_id]
+            # Clients aren't told for which limit of several, or for which topic of a request.
+            is_sure = len(self._reasons) == 1 and (self._holds_clients or all(each.is_alone for each in there))
+            if is_sure and there[-1].at > now - PAUSE_S + PAUSE_SLACK_S:
+                latest = min(latest, since_bounds([(each.sent_at, each.at) for each in there])[1])
+        return latest
 
     def _compare_limits(self, found: dict[str, Any], where: str) -> None:
         limit = self._limit()

@@ -151,7 +151,8 @@ def _leaking(discard: Callable[..., None]) -> Callable[..., None]:
 
 def _all_affected(find: Callable[..., Any]) -> Callable[..., Any]:
     def find_all(*args: Any, **named: Any) -> Any:
-        return tuple(each._replace(topics=tuple(sorted(_TOPICS))) for each in find(*args, **named))
+        found = find(*args, **named)  # None: it can't be known, and all topics are held anyway
+        return found and tuple(each._replace(topics=tuple(sorted(_TOPICS))) for each in found)
 
     return find_all
 
