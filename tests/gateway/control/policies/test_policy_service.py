@@ -804,7 +804,9 @@ class Away:
         self.problem = "closed"
 
 
-async def test_a_change_right_after_the_start_waits_until_all_was_read(path: Path, nursery: trio.Nursery) -> None:
+async def test_a_change_right_after_the_start_waits_until_all_was_read(
+    path: Path, nursery: trio.Nursery, mock_clock: MockClock
+) -> None:
     store: Any = FileStore(path, BASE)
     store.has_other_writers, store.is_loaded, store.problem = True, False, "not read yet"
     service = make_policy_service(make_context(metrics=PolicyMetrics()), store)
