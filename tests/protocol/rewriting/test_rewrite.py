@@ -243,6 +243,8 @@ def _expected_coordinator(row: Any) -> tuple[Any, int | None]:
 def test_describe_cluster_is_what_the_broker_would_have_said(version: int, data: st.DataObject) -> None:
     cls = answer_class(api.DESCRIBE_CLUSTER, version)
     message, extra = data.draw(messages(cls)), data.draw(extras("DescribeClusterResponse", "DescribeClusterBroker"))
+    if version >= 1:
+        message = replace(message, endpoint_type=data.draw(st.sampled_from([1, 2])))
     header = answer_header(cls, 5, b"\x01\x5a\x02hi")
     frame, withheld = rewrite(api.DESCRIBE_CLUSTER, header + encode(message, extra), version)
 

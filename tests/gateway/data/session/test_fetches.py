@@ -145,6 +145,16 @@ def test_each_group_is_charged_for_its_own_topics_and_the_longest_wait_counts() 
     assert side(on, CLICKS).byte_meter.charged == SIZE
 
 
+def test_a_new_consumer_of_several_groups_waits_for_the_one_that_owes_most() -> None:
+    limits = {"gold": GroupLimitValues(dispatch_bytes=float(SIZE)), "web": GroupLimitValues(dispatch_bytes=SIZE / 5)}
+    on = play(limits, namespaces={"acme/web": "web"})
+    consume(on, 1, {ORDERS: [ONE], CLICKS: [ONE]})
+    for topics in ((ORDERS, CLICKS), (CLICKS, ORDERS)):
+        other = on.beside(None)
+        assert other.client(fetch(topics=topics)) == (b"", b"")
+        assert other.session.hold.held_until == on.now + 5.0
+
+
 def test_one_wait_is_bounded() -> None:
     on = play({"gold": GroupLimitValues(dispatch_bytes=1.0)})
     assert consume(on) == 10_000
