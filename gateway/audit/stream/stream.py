@@ -36,6 +36,8 @@ CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: wha
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
 CATCH_UP_RECORDS: Final = 200_000
+# Rows of usage after which the roll-ups follow, however soon: a Java of 1 GB sums up so many at once, not 15 million.
+DERIVE_ROWS: Final = 2_000_000
 _POLL_S: Final = 0.5
 
 
@@ -189,6 +191,7 @@ class _BatchSink:
         self._topic_id = topic_id
         self._report_progress = tell
         self._last_derived = time.monotonic()
+        self._rows_behind = 0  # that roll-ups haven't got
         self.added_rows: dict[str, int] = dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
         self.failure: AuditError | None = None
         self.is_stopping = False
@@ -219,9 +222,11 @@ class _BatchSink:
                 self.added_rows[table] += rows
             self._metrics.note_commit(added["records"], self._writer.newest_ms)
             self._report_batch(number, added)
-            if time.monotonic() - self._last_derived > self._plan.derive_every_s:
+            self._rows_behind += added["usage"]
+            is_due = time.monotonic() - self._last_derived > self._plan.derive_every_s
+            if is_due or self._rows_behind >= DERIVE_ROWS:
                 update_rollups(self._tables, self._report_progress)
-                self._last_derived = time.monotonic()
+                self._last_derived, self._rows_behind = time.monotonic(), 0
         except AuditError as error:
             self.failure = error
             raise

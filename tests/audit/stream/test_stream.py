@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from gateway.audit.batch.query import answer_query
 from gateway.audit.batch.rollups import update
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import stream, upkeep
+from gateway.audit.stream.metrics import StreamMetrics
 from gateway.audit.whatif import reading, whatif
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
@@ -268,6 +270,27 @@ def test_a_control_that_appends_counts_twice(tables: AuditTables, batch: Batches
         transforms.explode_rows(good.where("counts")).write.mode("append").parquet(path)
     total = tables.spark.read.parquet(path).selectExpr("sum(bytes)").collect()[0][0]
     assert total > sum(sums[0] for sums in truth(LINES, ()).values())
+
+
+def test_roll_ups_follow_at_once_where_many_rows_wait_for_them(
+    tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(plan: stream.StreamPlan) -> int:
+        sink = stream._BatchSink(writer, plan, {}, "id", job.ignore_progress, StreamMetrics())
+        monkeypatch.setattr(sink, "_check_topic", lambda: None)
+        before = len(told)
+        for number in range(2):
+            (line,) = interval(next(seqs), [Row(client_id="a"), Row(client_id="b")])
+            sink._handle_batch(batch([(0, next(offsets), line)]), number)
+        return len(told) - before
+
+    told: list[AuditTables] = []
+    monkeypatch.setattr(stream, "update_rollups", lambda tables, _: told.append(tables))
+    seqs, offsets = count(), count()
+    plan = stream.StreamPlan("localhost:1", "usage", {}, "checkpoint", derive_every_s=1e9)
+    assert read(plan) == 0
+    monkeypatch.setattr(stream, "DERIVE_ROWS", 4)
+    assert read(plan) == 1
 
 
 def test_files_that_were_written_and_never_committed_do_not_count_and_go(
