@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,6 +112,26 @@ def test_spark_reads_no_more_of_a_topic(
         assert answers[0] == answers[1]
         expected = [at for at, _ in log if read_from_ms is None or at >= read_from_ms]
         assert answers[0]["integrity"]["records"] == len(expected)
+
+
+@pytest.mark.kafka
+def test_a_report_reads_what_it_shows_and_as_long_a_time_before(
+    kafka: EmbeddedCluster,
+    publish: Any,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", publish(BUSY))
+    since, until = (f"{datetime.fromtimestamp((FROM_MS + ms) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" for ms in (0, HOUR_MS))
+    output = tmp_path / "report.html"
+    assert command("report", *address, "--from", since, "--to", until, "--output", output) == 0
+    found = [at for at, _ in BUSY if at >= FROM_MS - 2 * HOUR_MS]
+    assert f"{address[-1]}: {len(found)} records" in capsys.readouterr().err
+    page = output.read_text()
+    assert "<strong>Complete.</strong>" in page
+    shown = [line for at, line in BUSY if FROM_MS <= at - 1500 < FROM_MS + HOUR_MS]
+    assert f"{sum(json.loads(line)['rows'][0]['bytes'] for line in shown):,}" in page
 
 
 @pytest.mark.kafka

@@ -111,6 +111,21 @@ async def is_over(stream: trio.SocketStream) -> bool:
     return True
 
 
+async def assert_over_after(scene: Scene, clock: MockClock, sent: bytes, seconds: float) -> None:
+    """A connection that sends that and no more is ended then, and not before."""
+    stream = await scene.connect()
+    if sent:
+        await stream.send_all(sent)
+    await wait_all_tasks_blocked(0.05)
+    clock.jump(seconds - 1)
+    await wait_all_tasks_blocked(0.01)
+    assert not scene.counted
+    clock.jump(1)
+    assert await is_over(stream)
+    await wait_all_tasks_blocked(0.01)
+    await stream.aclose()
+
+
 async def test_requests_of_a_connection_are_answered_one_after_the_other(scene: Scene) -> None:
     stream = await scene.connect()
     for request in (GET, POST + b"0123456789", GET.replace(b"GET", b"HEAD") + GET):
@@ -186,16 +201,7 @@ async def test_a_fault_ends_the_request_that_it_is_in(scene: Scene, caplog: pyte
 async def test_no_wait_for_a_client_is_longer_than_its_bound(
     scene: Scene, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, sent: bytes, seconds: float, reason: str
 ) -> None:
-    stream = await scene.connect()
-    if sent:
-        await stream.send_all(sent)
-    await wait_all_tasks_blocked(0.05)
-    mock_clock.jump(seconds - 1)
-    await wait_all_tasks_blocked(0.01)
-    assert not scene.counted
-    mock_clock.jump(1)
-    assert await is_over(stream)
-    await wait_all_tasks_blocked(0.01)
+    await assert_over_after(scene, mock_clock, sent, seconds)
     assert scene.counted == ({reason: 1} if reason else {})
     assert len(caplog.records) == bool(reason)
 
@@ -337,15 +343,5 @@ async def test_a_handshake_is_bounded_as_well(
     certificate, key = map(str, Authority(tmp_path).sign("server"))
     tls = AdminTls(ListenerTls(certificate, key, "", "", "none"), count)
     nursery.start_soon(serve_http, scene.sock, scene.application, tls, count)
-    stream = await scene.connect()
-    if sent:
-        await stream.send_all(sent)
-    await wait_all_tasks_blocked(0.05)
-    mock_clock.jump(seconds - 1)
-    await wait_all_tasks_blocked(0.01)
-    assert not scene.counted
-    mock_clock.jump(1)
-    assert await is_over(stream)
-    await wait_all_tasks_blocked(0.01)
+    await assert_over_after(scene, mock_clock, sent, seconds)
     assert scene.counted == {reason: 1}
-    await stream.aclose()
