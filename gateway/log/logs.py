@@ -1,6 +1,6 @@
 # The log of all processes but workers, which post their lines to control: for people or as JSON, on stderr.
 #
-# Modules use the standard `logging`, under the names of LOGGERS, and give fields as `extra`; structlog makes the lines.
+# Modules use the standard `logging`, under the names of LOGGERS, and give fields as `extra`.
 # A line is one write of at most PIPE_BUF bytes, which no other process's write can come between. Of one event there are
 # BURST lines within PERIOD_S, then their number; changes of policies are always told. Knows no configuration file.
 
@@ -14,12 +14,10 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol
-
-import structlog
 
 from gateway.log.log_bound import LogRateLimiter, SuppressedLines
 from policies.text import one_line
@@ -107,7 +105,7 @@ _SECRET_PATTERNS: Final = tuple(
 _SECRET_HINTS: Final = ("passw", "secret", "token", "api", "authorization", "bearer", "basic", "://", "eyj")
 REDACTED_TEXT: Final = "***"
 
-LogEvent = MutableMapping[str, Any]
+LogEvent = dict[str, Any]
 
 
 class LogSettings(Protocol):
@@ -139,7 +137,7 @@ def configure_logging(settings: LogSettings, write: Callable[[bytes], object] | 
     for handler in [each for each in root.handlers if isinstance(each, LineHandler)]:
         root.removeHandler(handler)
     handler = LineHandler(write or _write_stderr)
-    handler.setFormatter(make_formatter(settings.format))
+    handler.setFormatter(LineFormatter(settings.format))
     root.addHandler(handler)
     root.setLevel(logging.WARNING)  # libraries
     logging.captureWarnings(True)
@@ -165,15 +163,6 @@ def install_hooks() -> None:
 def select_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """As `extra` of a record: nothing but FIELDS, as a record has attributes of its own."""
     return {name: value for name, value in fields.items() if name in FIELDS}
-
-
-def make_formatter(form: LogFormat) -> logging.Formatter:
-    """From a record to one line."""
-    render = _render_json if form == "json" else _render_console
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[_add_record_fields],
-        processors=[structlog.processors.format_exc_info, _hide_secrets, _remove_meta, render],
-    )
 
 
 class LineHandler(logging.Handler):
@@ -221,17 +210,28 @@ def _write_stderr(line: bytes) -> None:
 # --- from a record to a line ------------------------------------------------------------------------------------------
 
 
-def _add_record_fields(_: Any, __: str, event: LogEvent) -> LogEvent:
-    """The record's own fields, and those that it was given as `extra`."""
-    record: logging.LogRecord = event["_record"]
+class LineFormatter(logging.Formatter):
+    """From a record to one line, with the fields that the record was given as `extra`."""
+
+    def __init__(self, form: LogFormat) -> None:
+        super().__init__()
+        self._render = _render_json if form == "json" else _render_console
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = _record_fields(record)
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return self._render(_hide_secrets(event))
+
+
+def _record_fields(record: logging.LogRecord) -> LogEvent:
     stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    taken: dict[str, Any] = {"timestamp": stamp, "level": record.levelname.lower(), "logger": record.name}
-    taken["event"] = one_line(event.pop("event"), _MAX_EVENT_CHARS)
-    taken |= {name: value for name in FIELDS if (value := record.__dict__.get(name)) not in (None, "")}
-    return {**taken, **event, "event": taken["event"]}
+    event: LogEvent = {"timestamp": stamp, "level": record.levelname.lower(), "logger": record.name}
+    event["event"] = one_line(record.getMessage(), _MAX_EVENT_CHARS)
+    return event | {name: value for name in FIELDS if (value := record.__dict__.get(name)) not in (None, "")}
 
 
-def _hide_secrets(_: Any, __: str, event: LogEvent) -> LogEvent:
+def _hide_secrets(event: LogEvent) -> LogEvent:
     if not _may_contain_secret("\n".join([value for value in event.values() if isinstance(value, str)])):
         return event
     return {name: hide_secrets(value) if isinstance(value, str) else value for name, value in event.items()}
@@ -250,13 +250,7 @@ def hide_secrets(text: str) -> str:
     return text
 
 
-def _remove_meta(_: Any, __: str, event: LogEvent) -> LogEvent:
-    for name in ("_record", "_from_structlog", "exc_info", "stack_info"):
-        event.pop(name, None)
-    return event
-
-
-def _render_json(_: Any, __: str, event: LogEvent) -> str:
+def _render_json(event: LogEvent) -> str:
     line = _as_json(event)
     for name in ("exception", "event", *FIELDS):  # what is longest first
         while (
@@ -279,7 +273,7 @@ def _encoded_size(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-def _render_console(_: Any, __: str, event: LogEvent) -> str:
+def _render_console(event: LogEvent) -> str:
     words = f"{event['timestamp']} {event['level'].upper()} {event['logger']}: {event['event']}"
     head = words + "".join(f" [{name} {event[name]}]" for name in _SHOWN_FIELDS if name in event)
     trace = "".join(f"\n    {line}" for line in str(event.get("exception", "")).splitlines())
