@@ -32,6 +32,13 @@ class RollupStep:
 
     records_version: int  # Delta Lake's, of the table `records`; -1: none
     offsets: Offsets = field(default_factory=dict)
+    # When the first and the last interval started of what the step before hasn't: what reads it leaves other files out.
+    times: tuple[int, int] | None = None  # Unix milliseconds; None: not known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains no record."""
+        return max(self.offsets.values(), default=-1) < 0
 
 
 def commit_file(version: int) -> str:

@@ -284,7 +284,7 @@ class LocalTables:
         for table, ranges in parts.tables.items():
             files, step = usable[table]
             yield self._select_sums(files, ranges)
-            behind.setdefault(step.records_version, (step, []))[1].extend(ranges)
+            behind.setdefault(id(step), (step, []))[1].extend(ranges)
         for step, ranges in behind.values():
             yield self._select_usage(self._later_files(step), step, ranges)
 

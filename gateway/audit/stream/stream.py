@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import layout, schema, store
 from gateway.audit.batch import job, transforms
-from gateway.audit.batch.rollups.update import fill_missing, update_rollups
+from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
@@ -36,8 +36,8 @@ CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: wha
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
 CATCH_UP_RECORDS: Final = 200_000
-# Rows of usage after which the roll-ups follow, however soon: a Java of 1 GB sums up so many at once, not 15 million.
-DERIVE_ROWS: Final = 2_000_000
+# Rows of usage after which the roll-ups follow, however soon: a question reads as many rows itself at most.
+DERIVE_ROWS: Final = STEP_ROWS
 _POLL_S: Final = 0.5
 
 

@@ -5,5 +5,6 @@
 #   windows.py   which table answers which part of a question's time: pure
 #   runs.py      runs of numbers, joined: pure
 #   progress.py  the table `progress`, and the records behind it
+#   steps.py     which records come in one step: pure
 #   update.py    brings them up to `records`; one row for each window and group again
 #   reading.py   a question's rows, numbers and counts

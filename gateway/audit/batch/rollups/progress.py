@@ -2,7 +2,8 @@
 #
 # Progress goes in steps. Each step has the last offset of each partition that it contains, which tells what it contains
 # whatever happens to files and checkpoints; and a version of the table `records`, which only says where not to look for
-# the rest. A table of sums is at one of these steps.
+# the rest. A table of sums is at one of these steps. Where they begin anew, the first one listed contains nothing, and
+# whatever a table of sums holds by then is to be replaced.
 
 from __future__ import annotations
 
@@ -47,6 +48,18 @@ class RollupProgress:
         """What each table of sums contains, of those where it is known."""
         return {table: self.steps[step] for table, (step, _) in self.usage.items() if step in self.steps}
 
+    @property
+    def sum_steps(self) -> dict[str, int]:
+        """The step that each table of sums goes on from, of those that can."""
+        begin = next((number for number, step in self.steps.items() if step.is_empty), None)
+        found = {table: step if step in self.steps else begin for table, (step, _) in self.usage.items()}
+        return {table: step for table, step in found.items() if step is not None}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a table of sums can't go on: it isn't there, or at a step that isn't known (any more)."""
+        return len(self.sum_steps) < len(self.usage)
+
     def entries(self, kind: str) -> DataFrame | None:
         """The rows of one kind."""
         return self.frame.where(F.col("entry") == kind) if self.frame is not None and self.reached.offsets else None
@@ -62,7 +75,8 @@ def load_progress(tables: AuditTables) -> RollupProgress:
     frame = tables.load_version(table_log.PROGRESS_TABLE, version)
     steps: dict[int, RollupStep] = {}
     for row in frame.where((F.col("entry") == table_log.READ) & (F.col("records_id") == tables.table_id)).collect():
-        step = steps.setdefault(row["step"], RollupStep(row["records_version"]))
+        times = None if row["start_ms"] is None else (row["start_ms"], row["end_ms"])
+        step = steps.setdefault(row["step"], RollupStep(row["records_version"], {}, times))
         step.offsets[row["topic_id"], row["partition"]] = row["offset"]
     for later, number in pairwise(sorted(steps, reverse=True)):
         if steps[number].offsets == steps[later].offsets:  # the same, with less behind it
@@ -82,6 +96,15 @@ def is_beyond(offsets: Offsets) -> Column:
 def load_later_records(tables: AuditTables, step: RollupStep) -> DataFrame:
     """The records that came after a step."""
     return tables.load_records(step.records_version).where(is_beyond(step.offsets))
+
+
+def load_records_between(tables: AuditTables, after: RollupStep, until: RollupStep) -> DataFrame:
+    """The records between two steps that follow each other."""
+    found = load_later_records(tables, after).where(~is_beyond(until.offsets))
+    if until.times is None:
+        return found
+    start = F.col("start_ms")  # null: malformed
+    return found.where(start.isNull() | start.between(*until.times))
 
 
 def load_ends(tables: AuditTables) -> DataFrame:

@@ -2,8 +2,8 @@
 #
 # `progress` goes first, and each table of sums follows step by step, so whoever comes next brings up one that was left
 # behind by a kill. A step is written by the first who gets there (store.write_rollup), and its offsets alone say what
-# it contains, so any number of processes may do this at once. A table that isn't there, or that belongs to other
-# records, is made anew.
+# it contains, so any number of processes may do this at once, and a step goes on where the one before it ended. Where a
+# table of sums isn't there, or belongs to other records, the steps begin anew.
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import StructType
 
 from gateway.audit import condensing, layout, schema, store, table_log
 from gateway.audit.arrow_map import map_in_arrow
@@ -26,13 +27,18 @@ from gateway.audit.batch.rollups.progress import (
     is_beyond,
     load_later_records,
     load_progress,
+    load_records_between,
     settle_copies,
 )
+from gateway.audit.batch.rollups.steps import OffsetSpan, cut_steps
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.store import AuditTables, CommitConflict
 from gateway.audit.table_log import RollupStep
 from policies import usage
 
+# Rows of usage that one step sums up: a Java of 1 GB does, and ends at 15 million.
+STEP_ROWS: Final = 2_000_000
+_SPANS_OF_STEP: Final = 200  # so finely are they counted
 # Commits of `records` without anything new, after which a step says so: all behind it are looked through.
 _MAX_COMMITS_BEHIND: Final = 100
 # What one task does sooner than several with a shuffle between them: records, and bytes of the table `progress`.
@@ -57,19 +63,27 @@ def update_rollups(
     derived_step, _ = tables.rollup_moment("lives")  # first: it is one that `progress` has by then
     progress = load_progress(tables)
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
-        tell("roll-ups: looking for gaps")
-        if _advance_progress(tables.pin_snapshot(), progress, derived_step, anew, is_rewritten):
+        _advance_sums(tables.pin_snapshot(), progress)  # those that a kill left behind
+        steps = _plan_steps(tables.pin_snapshot(), progress, anew, is_rewritten)
+        for number, step in enumerate(steps, 1):
+            part = f", part {number} of {len(steps)}" if len(steps) > 1 else ""
+            tell(f"roll-ups: looking for gaps{part}")
+            _write_step(tables.pin_snapshot(), progress, step, derived_step, anew and number == 1)
             progress = load_progress(tables)
-        tell("roll-ups: summing up minutes, hours and days")
-        _advance_sums(tables.pin_snapshot(), progress)  # it has all of that step, whoever wrote it
+            tell(f"roll-ups: summing up minutes, hours and days{part}")
+            _advance_sums(tables.pin_snapshot(), progress)  # it has all of that step, whoever wrote it
+            if progress.reached.offsets != step.offsets:
+                break  # another process was quicker, and goes on from there
         if derived_step != progress.last_step:
             _derive_tables(tables, progress)
 
 
 def fill_missing(tables: AuditTables, tell: Callable[[str], None] = ignore_progress) -> None:
-    """Make the roll-ups of tables that have none, as those of former releases, which else takes as long later."""
-    progress = load_progress(tables)
-    if not progress.reached.offsets and tables.load_records().limit(1).collect():
+    """Make the roll-ups of tables that have none, as those of former releases, which else takes as long later; or go
+    on with it.
+    """
+    # The last step has a version of the records.
+    if load_progress(tables).reached.records_version < 0 and tables.load_records().limit(1).collect():
         tell("making the roll-ups of all records, once")
         update_rollups(tables, tell)
 
@@ -91,38 +105,57 @@ def join_partial_rows(tables: AuditTables, table: str) -> None:
             tables.write_rollup(table, _table_rows(rows, table), step, mode="rewrite")
 
 
-def _advance_progress(
-    now: AuditTables, before: RollupProgress, derived_step: int, anew: bool, is_rewritten: bool
-) -> bool:
-    """Whether there was anything to write."""
-    known = NOTHING if anew else before.reached
+def _plan_steps(now: AuditTables, before: RollupProgress, anew: bool, is_rewritten: bool) -> list[RollupStep]:
+    """The next steps, to the records as of now; none where there is nothing to write."""
+    known = NOTHING if before.is_lost else before.reached
     version = now.records_version
-    if version == known.records_version:
-        return False
-    later = load_later_records(now, known).drop("rows", *schema.DISK_COLUMNS).persist()
-    numbering: DataFrame | None = None
+    if version == known.records_version and not anew:
+        return []
+    steps = cut_steps(_list_spans(load_later_records(now, known)), known, STEP_ROWS)
+    is_due = anew or is_rewritten or version - known.records_version >= _MAX_COMMITS_BEHIND
+    if not steps and known.offsets and is_due:
+        steps = [RollupStep(version, known.offsets)]
+    if steps:
+        steps[-1].records_version = version  # it has all that there is
+    return steps
+
+
+def _list_spans(records: DataFrame) -> list[OffsetSpan]:
+    keys = ("topic_id", "partition")
+    span = F.floor(F.col("offset") / max(1, STEP_ROWS // _SPANS_OF_STEP)).alias("span")
+    # A copy or a malformed record has no count of rows.
+    spans = records.groupBy(*keys, span).agg(
+        F.max("offset").alias("offset"),
+        F.sum(F.greatest(F.col("row_count"), F.lit(1))).alias("rows"),
+        F.min("start_ms").alias("first_ms"),
+        F.max("start_ms").alias("last_ms"),
+        F.max("timestamp_ms").alias("written_ms"),
+    )
+    return [OffsetSpan(*row) for row in spans.select(*OffsetSpan._fields).collect()]
+
+
+def _write_step(now: AuditTables, before: RollupProgress, step: RollupStep, derived_step: int, anew: bool) -> None:
+    """`anew`: the numbers and counts of all records up to there."""
+    number = max(before.last_step, derived_step, *(step for step, _ in before.usage.values())) + 1
+    if before.is_lost:
+        old, after = None, NOTHING
+        steps = {number: RollupStep(-1, dict.fromkeys(step.offsets, -1)), number + 1: step}
+    else:
+        old, after = (None, NOTHING) if anew else (before, before.reached)
+        steps = _kept_steps(before) | {number: step}
+    reach = RollupStep(-1, step.offsets) if anew else step  # whose times are those of its own records
+    found = load_records_between(now, after, reach)
+    is_small = _is_small(step, after)
+    found = found.coalesce(1) if is_small else found
+    numbering = _join_runs(now, found, old, step, is_small and _has_few_runs(now))
     try:
-        ends = later.groupBy("topic_id", "partition").agg(F.max("offset").alias("offset")).collect()
-        if not ends and not is_rewritten and version - known.records_version < _MAX_COMMITS_BEHIND:
-            return False
-        reached = RollupStep(
-            version, before.reached.offsets | {(row["topic_id"], row["partition"]): row["offset"] for row in ends}
-        )
-        step = max(before.last_step, derived_step, *(step for step, _ in before.usage.values())) + 1
-        old = None if anew else before
-        is_small = _is_small(reached, known)
-        found = later.coalesce(1) if is_small else later
-        numbering = _join_runs(now, found, old, is_small and _has_few_runs(now))
-        rows = _read_rows(now, _kept_steps(before) | {step: reached})
+        rows = _read_rows(now, steps)
         for frame in (numbering.withColumn("entry", F.lit(table_log.RUN)), _count_rows(now, found, old, is_small)):
             rows = rows.unionByName(frame, allowMissingColumns=True)
         rows = rows.select(*layout.PROGRESS_SCHEMA.names).coalesce(1)
-        now.write_rollup(table_log.PROGRESS_TABLE, rows, step, mode="overwrite")
-        return True
+        now.write_rollup(table_log.PROGRESS_TABLE, rows, max(steps), mode="overwrite")
     finally:
-        later.unpersist()
-        if numbering is not None:
-            numbering.unpersist()
+        numbering.unpersist()
 
 
 def _is_small(until: RollupStep, after: RollupStep) -> bool:
@@ -142,14 +175,17 @@ def _kept_steps(before: RollupProgress) -> dict[int, RollupStep]:
 
 def _read_rows(now: AuditTables, steps: Mapping[int, RollupStep]) -> DataFrame:
     rows = [
-        (table_log.READ, number, now.table_id, step.records_version, topic, partition, offset)
+        (table_log.READ, number, now.table_id, step.records_version, *at, offset, *(step.times or (None, None)))
         for number, step in steps.items()
-        for (topic, partition), offset in step.offsets.items()
+        for at, offset in step.offsets.items()
     ]
-    return now.spark.createDataFrame(rows, layout.READ_SCHEMA)
+    times = [schema.RUN_SCHEMA[name] for name in ("start_ms", "end_ms")]
+    return now.spark.createDataFrame(rows, StructType([*layout.READ_SCHEMA, *times]))
 
 
-def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
+def _join_runs(
+    now: AuditTables, later: DataFrame, before: RollupProgress | None, step: RollupStep, is_small: bool
+) -> DataFrame:
     """schema.RUN_SCHEMA; persisted."""
     counted = later.where(F.col("counts"))
     numbers = counted.select(*condensing.RecordNumber._fields)
@@ -160,7 +196,8 @@ def _join_runs(now: AuditTables, later: DataFrame, before: RollupProgress | None
     lives = found.coalesce(1) if is_small else found.repartition(*schema.BOOT_COLUMNS)
     sorted_runs = lives.sortWithinPartitions(*runs.SORT_COLUMNS)
     joined = map_in_arrow(sorted_runs, runs.join_batches, schema.RUN_SCHEMA).persist()
-    return settle_copies(joined, store.select_view(now.load_records(), "intervals"))
+    contained = now.load_records().where(~is_beyond(step.offsets))
+    return settle_copies(joined, store.select_view(contained, "intervals"))
 
 
 def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
@@ -176,17 +213,11 @@ def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | Non
 
 
 def _advance_sums(now: AuditTables, progress: RollupProgress) -> None:
-    """Bring each table of sums to the last step; one whose step isn't known is made anew."""
-    last, at = progress.last_step, {table: step for table, (step, _) in progress.usage.items()}
-    known = {table: step for table, step in at.items() if step in progress.steps}
-    for number in range(min(known.values(), default=last), last):
-        behind = [table for table, step in known.items() if step <= number]
+    """Bring each table of sums to the last step."""
+    at = progress.sum_steps
+    for number in range(min(at.values(), default=progress.last_step), progress.last_step):
+        behind = [table for table, step in at.items() if step <= number]
         _add_sums(now, progress.steps[number], progress.steps[number + 1], number + 1, behind)
-    finer = ""
-    for table in reversed(WINDOW_LENGTHS):
-        if table not in known and last in progress.steps:
-            _make_sums(now, progress, table, finer)
-        finer = table
 
 
 def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int, tables: Iterable[str]) -> None:
@@ -194,30 +225,15 @@ def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int,
     if until.offsets == after.offsets:  # such a step is about files: a table may stay at the one before it
         return
     is_small = _is_small(until, after)
-    records = _records_between(now, after, until)
+    records = load_records_between(now, after, until).where(F.col("counts"))
     rows = transforms.explode_rows(records.coalesce(1) if is_small else records)
     minutes = transforms.condense_rows(rows, min(WINDOW_LENGTHS.values()), *_GROUP_COLUMNS).persist()
     try:
         for table in tables:
-            now.write_rollup(table, _table_rows(minutes, table, is_small), step, mode="append")
+            mode = "overwrite" if after.is_empty else "append"
+            now.write_rollup(table, _table_rows(minutes, table, is_small), step, mode=mode)
     finally:
         minutes.unpersist()
-
-
-def _make_sums(now: AuditTables, progress: RollupProgress, table: str, finer: str) -> None:
-    """`finer`: the table of shorter windows, which is at the last step unless somebody was quicker; "" for none."""
-    at, version = now.rollup_moment(finer) if finer else (0, -1)
-    if at == progress.last_step:
-        rows = now.load_version(finer, version).withColumnRenamed(schema.WINDOW_COLUMN, "start_ms")
-    else:
-        rows = transforms.explode_rows(_records_between(now, NOTHING, progress.reached))
-    is_small = _is_small(progress.reached, NOTHING)
-    sums = _table_rows(rows.coalesce(1) if is_small else rows, table, is_small)
-    now.write_rollup(table, sums, progress.last_step, mode="overwrite")
-
-
-def _records_between(now: AuditTables, after: RollupStep, until: RollupStep) -> DataFrame:
-    return load_later_records(now, after).where(F.col("counts") & ~is_beyond(until.offsets))
 
 
 def _table_rows(rows: DataFrame, table: str, is_single: bool = False) -> DataFrame:

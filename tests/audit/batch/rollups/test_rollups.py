@@ -118,20 +118,20 @@ def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     add()
     _check(there, lines, QUESTIONS[1])
     add()
-    advance = update._advance_progress
+    write = update._write_step
 
-    def overtaken(*args: Any) -> bool:
+    def overtaken(*args: Any) -> None:
         """Another process adds a batch and rolls it up, after this one has looked."""
         monkeypatch.undo()
         add()
         update.update_rollups(there)
-        return advance(*args)
+        write(*args)
 
-    monkeypatch.setattr(update, "_advance_progress", overtaken)
+    monkeypatch.setattr(update, "_write_step", overtaken)
     update.update_rollups(there)
     add()
     _check(there, lines, QUESTIONS[2])
-    assert progress.load_progress(there).last_step == 2
+    assert progress.load_progress(there).last_step == 3
     for table in columns.WINDOW_LENGTHS:
         update.join_partial_rows(there, table)
     _check(there, lines, EVERYTHING)
@@ -139,6 +139,83 @@ def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     again = [(i % 2, len(lines) + i, line) for i, line in enumerate(lines)]
     added = stream.add_batch(writer, topic_batch(spark, again), "id")
     assert (added["usage"], added["intervals"]) == (0, 0)
+
+
+class _Killed(Exception):
+    pass
+
+
+def _contents(there: AuditTables) -> dict[str, list[tuple[Any, ...]]]:
+    """All that the roll-ups say."""
+    found = {table: there.read_table(table).drop("as_of_ms") for table in ("gaps", "lives")}
+    for table in columns.WINDOW_LENGTHS:
+        kept = there.read_table(table)
+        keys = [name for name in kept.columns if name not in (*usage.MEASURES, "delay_ms", "repeats")]
+        # A step adds rows of its own, and what is unknown stays apart.
+        rows = kept.groupBy(*keys, kept["repeats"].isNull().alias("unknown"))
+        found[table] = rows.sum(*usage.MEASURES, "delay_ms", "repeats")
+    known = progress.load_progress(there).frame
+    assert known is not None
+    found["progress"] = known.where(f"entry != '{table_log.READ}'")
+    return {table: sorted(map(tuple, frame.collect()), key=repr) for table, frame in found.items()}
+
+
+def test_many_records_come_in_steps_which_a_kill_or_a_compaction_between_them_does_not_change(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, lines = store.open_tables(spark, str(tmp_path / "tables"), make=True), list[str]()
+    writer = store.TableWriter(there)
+    for batch in _batches():
+        stream.add_batch(
+            writer, topic_batch(spark, [(i % 3 % 2, len(lines) + i, line) for i, line in enumerate(batch)]), "id"
+        )
+        if not lines:
+            update.update_rollups(there)  # the others are a stream's that is far behind
+        lines += batch
+    shutil.copytree(tmp_path / "tables", tmp_path / "at_once")
+    at_once = store.open_tables(spark, str(tmp_path / "at_once"))
+    update.update_rollups(at_once)
+    expected, told = _contents(at_once), list[str]()
+    truth = _answer(LocalRecords([LineSource(lines)]), EVERYTHING)
+    left: list[None] = []  # an item for each write that comes to its end
+    write = store.AuditTables.write_rollup
+
+    def write_some(self: AuditTables, *args: Any, **options: Any) -> None:
+        if not left:
+            raise _Killed
+        left.pop()
+        write(self, *args, **options)
+
+    monkeypatch.setattr(store.AuditTables, "write_rollup", write_some)
+    monkeypatch.setattr(update, "STEP_ROWS", 500)
+    monkeypatch.setattr(update, "_KEPT_STEPS", 2)
+    for writes in (1, 1, 1, 2, 4):  # of each step four: `progress`, and three of sums
+        left[:] = [None] * writes
+        with pytest.raises(_Killed):
+            update.update_rollups(there, told.append)
+        assert _answer(LocalTables(str(tmp_path / "tables")), EVERYTHING) == truth
+    there.run_statement(f"OPTIMIZE {there.sql_path(table_log.RECORDS_TABLE)}")
+    left[:] = [None] * 99
+    update.update_rollups(there, told.append)
+    parts = [text for text in told if "looking for gaps" in text]
+    assert parts == [
+        "roll-ups: looking for gaps, part 1 of 5",
+        "roll-ups: looking for gaps, part 1 of 4",
+        "roll-ups: looking for gaps, part 1 of 3",
+        "roll-ups: looking for gaps, part 1 of 2",
+        "roll-ups: looking for gaps, part 2 of 2",
+    ]
+    assert _contents(there) == expected
+    # All from the beginning, as a table of sums is not there any more; killed in the middle, a stream goes on with it.
+    shutil.rmtree(tmp_path / "tables" / "usage_1h")
+    monkeypatch.setattr(update, "STEP_ROWS", 1500)
+    left[:] = [None] * 6
+    with pytest.raises(_Killed):
+        update.update_rollups(there)
+    assert _answer(LocalTables(str(tmp_path / "tables")), EVERYTHING) == truth
+    left[:] = [None] * 99
+    update.fill_missing(there)
+    assert _contents(there) == expected
 
 
 @pytest.mark.full
@@ -161,5 +238,5 @@ def test_an_hour_is_read_from_the_table_of_hours_or_from_what_there_is(spark: Sp
     shutil.rmtree(tmp_path / "tables" / table_log.PROGRESS_TABLE)
     assert {file.rpartition("/tables/")[2].partition("/")[0] for file in read().inputFiles()} == {"records"}
     update.fill_missing(there)
-    assert {there.rollup_moment(table)[0] for table in (*columns.WINDOW_LENGTHS, table_log.PROGRESS_TABLE)} == {2}
+    assert {there.rollup_moment(table)[0] for table in (*columns.WINDOW_LENGTHS, table_log.PROGRESS_TABLE)} == {4}
     assert read().selectExpr("sum(bytes)").collect()[0][0] == 100
