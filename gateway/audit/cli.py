@@ -37,7 +37,7 @@ from policies.units import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.audit.batch.job import AuditRecords, AuditSource
+    from gateway.audit.batch.job import AuditRecords, AuditSource, NumberedRecords
     from gateway.audit.batch.query import CountedRecords
     from gateway.audit.store import AuditTables
 
@@ -331,24 +331,18 @@ def writes_table(options: argparse.Namespace) -> bool:
     return place is not None and is_table(place)
 
 
-def open_records(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
-    """Start Spark, and give the sources' records, each once; to be called within `run_guarded`."""
-    from gateway.audit.batch import job
-
-    return open_records_with(RecordReaders(job.read_sources, job.read_tables), reading, tell)
-
-
 def open_records_within(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
-    """The same for who asks for intervals between the bounds alone: a topic is read from shortly before the first, and
-    from further back where something is missing.
+    """Start Spark, and give the sources' records, each once, of intervals between the bounds: a topic is read from
+    shortly before the first, and from further back where something is missing; to be called within `run_guarded`.
     """
     from gateway.audit.batch import job
 
-    readers = RecordReaders(job.read_sources, job.read_tables, has_gaps=_find_gaps_within(reading))
+    readers = RecordReaders(job.read_sources, job.read_tables, has_gaps=find_gaps_within(reading))
     return open_records_with(readers, reading, tell)
 
 
-def _find_gaps_within(reading: SourceOptions) -> Callable[[AuditRecords], bool]:
+def find_gaps_within(reading: SourceOptions) -> Callable[[NumberedRecords], bool]:
+    """RecordReaders.has_gaps for these bounds."""
     from gateway.audit.batch import job
 
     question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
@@ -362,7 +356,7 @@ def open_sums(
     from gateway.audit.batch import job
 
     read_sums = partial(job.read_sums, question=question)
-    readers = RecordReaders(read_sums, job.read_tables, has_gaps=_find_gaps_within(reading))
+    readers = RecordReaders(read_sums, job.read_tables, has_gaps=find_gaps_within(reading))
     return open_records_with(readers, reading, tell)
 
 

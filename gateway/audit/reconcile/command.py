@@ -157,7 +157,8 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
                 # Bytes acknowledged before are in the usage log after an interval and a round trip to Kafka.
                 time.sleep(settle_ms / 1000)
             began_ms = None if since is None else since.began_ms
-            with _read_usage(spark, options, properties, (began_ms, end.ended_ms), tell) as (rows, complete):
+            bounds = began_ms, end.ended_ms
+            with _read_usage(spark, options, properties, bounds, margin_ms, tell) as (rows, complete):
                 counted = count_additions(rows, since, end, margin_ms)
         earlier, later = (_filter_topics(each, wanted) for each in (since, end))
         assert later is not None
@@ -177,26 +178,33 @@ def _read_usage(
     options: argparse.Namespace,
     properties: Mapping[str, str],
     bounds: tuple[int | None, int],
+    margin_ms: int,
     tell: Callable[[str], None],
 ) -> Iterator[tuple[DataFrame, bool]]:
-    """The rows of the usage log with start_ms and end_ms, at least those that touch the bounds, and whether nothing is
-    known to be missing between these."""
+    """The rows of the usage log with start_ms and end_ms, at least those within `margin_ms` of the bounds, and whether
+    nothing is known to be missing between these. A topic is read from shortly before the first, and from further back
+    where something is missing."""
     from gateway.audit import store
     from gateway.audit.batch import job, transforms
 
     question = job.AuditQuery((), None, *bounds)
     if options.tables:
-        first = None if bounds[0] is None else bounds[0] - _DAY_MS  # an interval may have begun before
+        first = None if bounds[0] is None else bounds[0] - margin_ms - _DAY_MS  # an interval may have begun before
         with job.read_tables(store.open_tables(spark, options.tables), first, tell=tell) as records:
             yield records.rows, job.find_gaps(records, question, tell).complete
         return
     if options.spool:
-        sources = [job.read_spool(spark, path) for path in options.spool]
+        parts = [[job.read_spool(spark, path) for path in options.spool]]
     else:
-        sources = [job.read_topic(spark, options.bootstrap_servers, options.topic, properties)]
-    with job.read_sources(sources, tell) as records:
-        complete = job.find_gaps(records, question, tell).complete
-        yield transforms.explode_rows(records.intervals, "end_ms"), complete
+        address = options.bootstrap_servers, options.topic, properties
+        from_ms = None if bounds[0] is None else bounds[0] - margin_ms
+        parts = [[source] for source in job.read_topic_ranges(spark, *address, from_ms)]
+    for sources in parts:
+        with job.read_sources(sources, tell) as records:
+            trust = job.find_gaps(records, question, tell)
+            if sources is parts[-1] or not trust.gaps_total:
+                yield transforms.explode_rows(records.intervals, "end_ms"), trust.complete
+                return
 
 
 def count_additions(

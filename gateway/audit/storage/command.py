@@ -66,7 +66,7 @@ def _prepare_report(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.storage import filling, text
 
         wish = filling.VolumeOptions(window_ms, reading.start_ms, reading.end_ms, keep_free)
-        with cli.open_records(reading, tell) as records:
+        with cli.open_records_within(reading, tell) as records:
             report = filling.report_volumes(records, wish, tell)
         shown = render_document(
             text.volumes_json(report), options.format, lambda: text.volumes_text(report, options.over_time)

@@ -102,11 +102,14 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.whatif import whatif
 
         question = job.AuditQuery(by, window, reading.start_ms, reading.end_ms)
-        start = reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000)
+        warmed = replace(reading, start_ms=reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000))
         ways = cli.RecordReaders(
-            whatif_reading.read_pieces, whatif_reading.read_table_pieces, whatif_reading.prestart_workers
+            whatif_reading.read_pieces,
+            whatif_reading.read_table_pieces,
+            whatif_reading.prestart_workers,
+            cli.find_gaps_within(warmed),
         )
-        with cli.open_records_with(ways, replace(reading, start_ms=start), tell) as records:
+        with cli.open_records_with(ways, warmed, tell) as records:
             answer = whatif.evaluate_policy(
                 records,
                 rules,

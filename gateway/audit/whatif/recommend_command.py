@@ -67,7 +67,7 @@ def _prepare_recommendation(options: argparse.Namespace) -> Callable[[], int]:
 
         wish = recommend.RecommendOptions(total, options.percentile, headroom, least, reserve, window_ms)
         question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
-        with cli.open_records(reading, tell) as records:
+        with cli.open_records_within(reading, tell) as records:
             tell("looking for the busiest times")
             rows = transforms.filter_by_start(records.rows, reading.start_ms, reading.end_ms)
             topics = recommend.find_peaks(rows, wish)

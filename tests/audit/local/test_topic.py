@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -18,13 +19,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query
+from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query, ignore_progress
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.spool import ValueBatch
 from gateway.audit.local.topic import TopicSource
+from gateway.audit.reconcile.command import _read_usage
 from tests.audit.records import START, Row, interval, lost
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from gateway.embedded import EmbeddedCluster
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -173,3 +177,47 @@ def test_parts_say_of_the_question_what_all_records_say(
     assert found.rows == whole.rows
     assert found.integrity.gaps == whole.integrity.gaps
     assert found.integrity.lives_overlap == whole.integrity.lives_overlap
+
+
+@pytest.mark.kafka
+def test_storage_recommendations_and_what_ifs_read_what_they_need_and_say_what_all_says(
+    kafka: EmbeddedCluster,
+    publish: Any,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", publish(BUSY))
+    spool, policy = tmp_path / "usage-all.jsonl", tmp_path / "gateway.yaml"
+    spool.write_text("".join(f"{line}\n" for _, line in BUSY))
+    limit = "thresholds: {total.bytes.in.per.sec.threshold: 10, topics: {clicks: {bytes.in.per.sec.threshold: 1}}}"
+    policy.write_text(f"upstream: {{bootstrap_servers: 'k:9092'}}\n{limit}\n")
+    since = f"{datetime.fromtimestamp(FROM_MS / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    for asked, warm_up_ms in (
+        (("storage",), 0),
+        (("recommend", "--total", "1MB"), 0),
+        (("what-if", policy), 300_000),
+    ):
+        found = []
+        for source in (address, ("--spool", spool)):
+            assert command(*asked, *source, "--from", since, "--format", "json") == 0
+            out, err = capsys.readouterr()
+            answer = json.loads(out)
+            del answer["sources"], answer["integrity"]
+            found.append((answer, err))
+        (answer, said), (whole, _) = found
+        assert answer == whole
+        read = [at for at, _ in BUSY if at >= FROM_MS - HOUR_MS - warm_up_ms]
+        assert f"{address[-1]}: {len(read)} records" in said
+
+
+@pytest.mark.kafka
+def test_a_reconciliation_with_an_earlier_look_reads_what_came_since(
+    spark: SparkSession, kafka: EmbeddedCluster, publish: Any
+) -> None:
+    properties, bounds = {"bootstrap.servers": kafka.bootstrap_servers}, (FROM_MS, FROM_MS + HOUR_MS)
+    for log, read_from_ms in ((BUSY, FROM_MS - HOUR_MS - 60_000), (TORN, 0)):
+        options = Namespace(bootstrap_servers=kafka.bootstrap_servers, topic=publish(log), spool=[], tables=None)
+        with _read_usage(spark, options, properties, bounds, 60_000, ignore_progress) as (rows, complete):
+            assert rows.count() == sum(at >= read_from_ms for at, _ in log)
+        assert complete == (log is BUSY)
