@@ -290,10 +290,10 @@ def keep_interruptible(session: AbstractContextManager[_Session]) -> Iterator[_S
 
 @contextmanager
 def open_counted_records(
-    reading: SourceOptions, question: AuditQuery, tell: Callable[[str], None]
+    reading: SourceOptions, question: AuditQuery | None, tell: Callable[[str], None]
 ) -> Iterator[CountedRecords]:
-    """The sources' records, each once, for this question alone, in the engine that the options name or that suits them;
-    to be called within `run_guarded`.
+    """The sources' records, each once, for this question alone (None: for any between the bounds), in the engine that
+    the options name or that suits them; to be called within `run_guarded`.
     """
     options = reading.options
     found: CountedRecords | None = None
@@ -310,13 +310,14 @@ def open_counted_records(
                 options.spool,
                 always=options.engine == LOCAL,
                 keys=reading.keys,
-                from_ms=question.from_ms,
+                from_ms=reading.start_ms,
             )
     if found is not None:
         yield found
         return
     _check_spark("this audit")
-    with open_sums(reading, question, tell) as records:
+    opened = open_records_within(reading, tell) if question is None else open_sums(reading, question, tell)
+    with opened as records:
         yield records
 
 

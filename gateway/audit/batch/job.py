@@ -33,6 +33,7 @@ from gateway.audit.batch import groups, ranking, transforms
 from gateway.audit.batch.query import (
     AuditQuery,
     AuditReport,
+    IntervalSpan,
     LargestGroups,
     LogIntegrity,
     answer_query,
@@ -313,11 +314,26 @@ class AuditRecords:
             yield rows
 
     def rank_groups(
-        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+        self,
+        question: AuditQuery,
+        what: str,
+        limit: int,
+        tell: Callable[[str], None] = ignore_progress,
+        least: int = 1,
     ) -> LargestGroups:
         """As CountedRecords has it."""
         tell(f"summing up {self.record_count:,} records")
-        return ranking.rank_rows(self._question_rows(question), question, what, limit)
+        return ranking.rank_rows(self._question_rows(question), question, what, limit, least)
+
+    def prepare(
+        self, questions: Sequence[AuditQuery], spans: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> None:
+        """As CountedRecords has it: what Spark has decoded, it keeps."""
+
+    def measure_spans(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[IntervalSpan]:
+        """As CountedRecords has it."""
+        tell("looking at intervals")
+        return sorted(map(IntervalSpan._make, transforms.measure_spans(self.intervals, question).collect()))
 
     def _question_rows(self, question: AuditQuery) -> DataFrame:
         return self.select_rows(question.from_ms, question.to_ms, question.window_ms)

@@ -26,6 +26,8 @@ class AuditQuery:
     """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms).
 
     With `calendar` windows are the calendar's, and `window_ms` is what each consists of: windows.QUARTER_HOUR_MS.
+    `only`: rows with another name as the first of `by` (one of a row's) are left out; `noted`: groups without any of
+    these sums are.
     """
 
     by: tuple[str, ...] = ()
@@ -33,6 +35,24 @@ class AuditQuery:
     from_ms: int | None = None
     to_ms: int | None = None
     calendar: CalendarWindows | None = None
+    only: tuple[str, ...] | None = None
+    noted: tuple[str, ...] = ()
+
+    def has_start(self, start_ms: int) -> bool:
+        """Whether an interval that starts then is within the bounds."""
+        return (self.from_ms is None or start_ms >= self.from_ms) and (self.to_ms is None or start_ms < self.to_ms)
+
+
+class IntervalSpan(NamedTuple):
+    """The intervals of one window (0: of all time): the first start, the last one, the last end, all in Unix ms, and
+    the lowest storage factor in millionths, None where none of them knows it.
+    """
+
+    window_ms: int
+    first_ms: int
+    latest_ms: int
+    last_ms: int
+    factor_ppm: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +114,7 @@ class StreamedReport:
 
 class LargestGroups(NamedTuple):
     """`rows`: the largest groups (of each window, if there are any), largest first. `totals`: the sums over all groups;
-    `groups`: the number of those that have any.
+    `groups`: the number of those that could have been among the rows.
     """
 
     rows: list[dict[str, Any]]
@@ -108,6 +128,14 @@ class CountedRecords(Protocol):
     @property
     def sources(self) -> list[dict[str, Any]]: ...
 
+    def prepare(self, questions: Sequence[AuditQuery], spans: AuditQuery, tell: Callable[[str], None] = ...) -> None:
+        """Say which sums (or ranks of them) and which spans will be asked for next: an engine that reads its sources
+        for each question then does so once for all of these.
+        """
+
+    def measure_spans(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> list[IntervalSpan]:
+        """Of each of the question's windows that has intervals within its bounds, in the order of time."""
+
     def sum_groups(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> list[dict[str, Any]]:
         """The rows of an AuditReport."""
 
@@ -117,10 +145,11 @@ class CountedRecords(Protocol):
         """The same rows, not held: they can be read as often as wanted until the exit."""
 
     def rank_groups(
-        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ...
+        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ..., least: int = 1
     ) -> LargestGroups:
         """The `limit` groups with the largest sum of `what`: DROPPED (bytes that never got in), or any of columns.SUMS,
-        in bytes. Equal ones are in the order of their names, so that the same data ranks alike.
+        in bytes, and `least` or more of it. Equal ones are in the order of their names, so that the same data ranks
+        alike.
         """
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> LogIntegrity:

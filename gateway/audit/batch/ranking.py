@@ -16,7 +16,7 @@ _VALUE_COLUMN: Final = "_value"
 _RANK_COLUMN: Final = "_rank"
 
 
-def rank_rows(rows: DataFrame, question: AuditQuery, what: str, limit: int) -> LargestGroups:
+def rank_rows(rows: DataFrame, question: AuditQuery, what: str, limit: int, least: int) -> LargestGroups:
     """CountedRecords.rank_groups of rows: transforms.explode_rows of unique records, or the table `usage`."""
     torn = dropped.tears_attempts(question.by, question.window_ms)
     value = transforms.finally_dropped_column(torn) if what == DROPPED else F.col(f"{what}_bytes")
@@ -24,12 +24,12 @@ def rank_rows(rows: DataFrame, question: AuditQuery, what: str, limit: int) -> L
     try:
         names = [name for name in sums.columns if name not in (*question.by, schema.WINDOW_COLUMN, _VALUE_COLUMN)]
         whole = sums.agg(
-            *(F.sum(name).alias(name) for name in names), F.count_if(F.col(_VALUE_COLUMN) > 0).alias("groups")
+            *(F.sum(name).alias(name) for name in names), F.count_if(F.col(_VALUE_COLUMN) >= least).alias("groups")
         )
         totals = {name: value or 0 for name, value in whole.collect()[0].asDict().items()}
         windows = [schema.WINDOW_COLUMN] if question.window_ms else []
         order: list[Column | str] = [F.col(_VALUE_COLUMN).desc(), *question.by]
-        some = sums.where(F.col(_VALUE_COLUMN) > 0)
+        some = sums.where(F.col(_VALUE_COLUMN) >= least)
         if windows:
             numbered = some.withColumn(_RANK_COLUMN, F.row_number().over(Window.partitionBy(*windows).orderBy(*order)))
             found = numbered.where(F.col(_RANK_COLUMN) <= limit).orderBy(*windows, _RANK_COLUMN).drop(_RANK_COLUMN)

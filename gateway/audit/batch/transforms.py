@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from operator import and_
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
@@ -72,6 +72,15 @@ def filter_by_start(records: DataFrame, from_ms: int | None, to_ms: int | None) 
     return records
 
 
+def measure_spans(records: DataFrame, question: AuditQuery) -> DataFrame:
+    """IntervalSpan's columns of unique records."""
+    chosen = filter_by_start(records.where(F.col("kind") == usage.INTERVAL), question.from_ms, question.to_ms)
+    step = question.window_ms
+    window = F.col("start_ms") - F.col("start_ms") % step if step else F.lit(0)
+    ends = (F.min("start_ms"), F.max("start_ms"), F.max("end_ms"), F.min(usage.STORAGE_FACTOR))
+    return chosen.groupBy(window.alias(schema.WINDOW_COLUMN)).agg(*ends)
+
+
 def sum_records(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
     """Sums by any of usage.DIMENSIONS and a window, of unique records.
 
@@ -91,7 +100,10 @@ def explode_rows(records: DataFrame, *columns: str) -> DataFrame:
 def sum_question(rows: DataFrame, question: AuditQuery) -> DataFrame:
     """The sums that a question asks for, of all rows within its bounds."""
     chosen = filter_by_start(rows, question.from_ms, question.to_ms)
-    return sum_usage_rows(chosen, question.by, question.window_ms, question.calendar)
+    if question.only is not None:
+        chosen = chosen.where(F.col(question.by[0]).isin(*question.only))
+    sums = sum_usage_rows(chosen, question.by, question.window_ms, question.calendar)
+    return sums.where(reduce(or_, (F.col(name) > 0 for name in question.noted))) if question.noted else sums
 
 
 def sum_usage_rows(

@@ -17,6 +17,7 @@ from gateway.audit import decoding
 from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch.query import (
     AuditQuery,
+    IntervalSpan,
     LargestGroups,
     LogIntegrity,
     assess_integrity,
@@ -27,7 +28,7 @@ from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecor
 from gateway.audit.local.links import LinkedRun
 from gateway.audit.local.lives import COPY, NEW, LifeKey, WorkerLife
 from gateway.audit.local.spool import ValueBatch
-from gateway.audit.local.sums import GroupSums
+from gateway.audit.local.sums import GroupSums, SpanMeasures, rank_rows
 from policies.record_digests import is_changed
 from policies.usage import INTERVAL
 
@@ -63,6 +64,17 @@ class _NoCollector:
         pass
 
 
+class _PreparedAnswers:
+    def __init__(self, questions: Sequence[AuditQuery], spans: AuditQuery) -> None:
+        self.sums = {question: GroupSums(question) for question in questions}
+        self.spans = SpanMeasures(spans)
+        self._collectors: list[RecordCollector] = [*self.sums.values(), self.spans]
+
+    def add_record(self, record: UsageRecord) -> None:
+        for each in self._collectors:
+            each.add_record(record)
+
+
 _Collector = TypeVar("_Collector", bound=RecordCollector)
 
 
@@ -75,6 +87,7 @@ class LocalRecords:
         """`keys`: of the records' digests."""
         self._sources, self._keys = sources, keys
         self._run: _Run | None = None
+        self._prepared: _PreparedAnswers | None = None
 
     @property
     def sources(self) -> list[dict[str, Any]]:
@@ -93,12 +106,34 @@ class LocalRecords:
         yield RepeatedRows(self._sum_up(question, tell).make_rows)
 
     def rank_groups(
-        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+        self,
+        question: AuditQuery,
+        what: str,
+        limit: int,
+        tell: Callable[[str], None] = ignore_progress,
+        least: int = 1,
     ) -> LargestGroups:
         """As CountedRecords has it."""
-        return self._sum_up(question, tell).rank_groups(what, limit)
+        return rank_rows(self._sum_up(question, tell).make_rows(), question, what, limit, least)
+
+    def measure_spans(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[IntervalSpan]:
+        """As CountedRecords has it."""
+        if self._prepared is not None and self._prepared.spans.question == question:
+            return self._prepared.spans.make_spans()
+        return self.collect(lambda: SpanMeasures(question), question, tell).make_spans()
+
+    def prepare(
+        self, questions: Sequence[AuditQuery], spans: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> None:
+        """As CountedRecords has it."""
+        self._prepared = None  # let go of it before there are more
+        starts, ends = zip(*((each.from_ms, each.to_ms) for each in (*questions, spans)), strict=True)
+        whole = AuditQuery((), None, None if None in starts else min(starts), None if None in ends else max(ends))
+        self._prepared = self.collect(lambda: _PreparedAnswers(questions, spans), whole, tell)
 
     def _sum_up(self, question: AuditQuery, tell: Callable[[str], None]) -> GroupSums:
+        if self._prepared is not None and question in self._prepared.sums:
+            return self._prepared.sums[question]
         return self.collect(lambda: GroupSums(question), question, tell)
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:

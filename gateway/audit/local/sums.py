@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.audit import columns
 from gateway.audit.answers import windows
 from gateway.audit.batch import dropped
-from gateway.audit.batch.query import DROPPED, AuditQuery, LargestGroups
+from gateway.audit.batch.query import DROPPED, AuditQuery, IntervalSpan, LargestGroups
 from policies import usage
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ class GroupSums:
     def add_record(self, record: UsageRecord) -> None:
         """Add a record's rows; those of version 1 have no optional field."""
         question, start_ms = self.question, record.start_ms
-        if question.from_ms is not None and start_ms < question.from_ms:
-            return
-        if question.to_ms is not None and start_ms >= question.to_ms:
+        if not question.has_start(start_ms):
             return
         window = windows.find_window(start_ms, question.window_ms, question.calendar)
         whose = (window, *[getattr(record, name) for name in self._of_record]) if self._of_record else (window,)
@@ -50,7 +48,7 @@ class GroupSums:
         if groups is None:
             groups = self._groups[whose] = {}
         row_key, find = self._row_key, groups.get
-        for row in record.rows:
+        for row in record.rows if question.only is None else filter(self._is_chosen, record.rows):
             key, repeats = row_key(row), row.repeats
             sums = find(key)
             if sums is None:
@@ -98,14 +96,40 @@ class GroupSums:
             for key, amounts in found[group]:
                 for column, at in _targets(key[-2], key[-1]):
                     row[column] += amounts[at]
-            yield row
+            if not question.noted or any(row[name] for name in question.noted):
+                yield row
 
-    def rank_groups(self, what: str, limit: int) -> LargestGroups:
-        """As CountedRecords has it."""
-        return rank_rows(self.make_rows(), self.question, what, limit)
+    def _is_chosen(self, row: RecordRow) -> bool:
+        return (getattr(row, self.question.by[0]) or "") in (self.question.only or ())
 
 
-def rank_rows(rows: Iterable[dict[str, Any]], question: AuditQuery, what: str, limit: int) -> LargestGroups:
+class SpanMeasures:
+    """The spans that a question asks for (query.IntervalSpan), of records that are added one after the other."""
+
+    def __init__(self, question: AuditQuery) -> None:
+        self.question = question
+        self._ends: dict[int, tuple[int, int, int]] = {}
+        self._factors: dict[int, int] = {}
+
+    def add_record(self, record: UsageRecord) -> None:
+        """Add a record that counts."""
+        start, factor = record.start_ms, record.storage_factor_ppm
+        if record.kind != usage.INTERVAL or not self.question.has_start(start):
+            return
+        window = windows.find_window(start, self.question.window_ms, None)
+        if factor is not None:
+            self._factors[window] = min(factor, self._factors.get(window, factor))
+        first, latest, last = self._ends.get(window, (start, start, 0))
+        self._ends[window] = min(first, start), max(latest, start), max(last, record.end_ms)
+
+    def make_spans(self) -> list[IntervalSpan]:
+        """As CountedRecords.measure_spans gives them."""
+        return [IntervalSpan(window, *ends, self._factors.get(window)) for window, ends in sorted(self._ends.items())]
+
+
+def rank_rows(
+    rows: Iterable[dict[str, Any]], question: AuditQuery, what: str, limit: int, least: int = 1
+) -> LargestGroups:
     """As CountedRecords.rank_groups, of the rows of an AuditReport, of which no more are held than are given."""
     torn = dropped.tears_attempts(question.by, question.window_ms)
     totals, groups = dict(_NO_SUMS), 0
@@ -116,13 +140,13 @@ def rank_rows(rows: Iterable[dict[str, Any]], question: AuditQuery, what: str, l
         return int(row[columns.sum_column(what, "bytes")])
 
     def count(row: Mapping[str, Any]) -> bool:
-        """Whether it has any of it."""
+        """Whether it has enough of it."""
         nonlocal groups
         for name in _NO_SUMS:
             totals[name] += row[name]
-        has_any = value(row) > 0
-        groups += has_any
-        return has_any
+        has_enough = value(row) >= least
+        groups += has_enough
+        return has_enough
 
     best: list[dict[str, Any]] = []
     for _, of_window in groupby(rows, lambda row: row.get(columns.WINDOW_COLUMN, 0)):

@@ -24,6 +24,7 @@ from gateway.audit.answers import windows
 from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch.query import (
     AuditQuery,
+    IntervalSpan,
     LargestGroups,
     LogIntegrity,
     assess_integrity,
@@ -221,11 +222,32 @@ class LocalTables:
             self._base.execute(f"DROP TABLE {_ANSWER}")
 
     def rank_groups(
-        self, question: AuditQuery, what: str, limit: int, tell: Callable[[str], None] = ignore_progress
+        self,
+        question: AuditQuery,
+        what: str,
+        limit: int,
+        tell: Callable[[str], None] = ignore_progress,
+        least: int = 1,
     ) -> LargestGroups:
         """As CountedRecords has it."""
         with self.open_groups(question, tell) as rows:
-            return rank_rows(rows, question, what, limit)
+            return rank_rows(rows, question, what, limit, least)
+
+    def prepare(
+        self, questions: Sequence[AuditQuery], spans: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> None:
+        """As CountedRecords has it: each question reads other tables."""
+
+    def measure_spans(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> list[IntervalSpan]:
+        """As CountedRecords has it."""
+        tell("looking at intervals")
+        ranges = [(question.from_ms, question.to_ms)]
+        found = self._records.select(_RECORD_COLUMNS, self._records.list_files(), ranges)
+        chosen = f"counts AND kind = {_quote(usage.INTERVAL)} AND {_within('start_ms', ranges)}"
+        ends = f"min(start_ms), max(start_ms), max(end_ms), min({usage.STORAGE_FACTOR})"
+        query = f"SELECT {_window_start(question)}, {ends} FROM ({found}) WHERE {chosen} GROUP BY 1 ORDER BY 1"  # noqa: S608
+        with _translated_errors(self._root):
+            return [*map(IntervalSpan._make, self._fetch(query))]
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
         """As CountedRecords has it."""
@@ -241,13 +263,14 @@ class LocalTables:
 
     def _group_query(self, question: AuditQuery) -> str:
         """The sums of rows by window, the question's columns, outcome and reason."""
-        step = question.window_ms
-        start = f"start_ms - start_ms % {step}" if step else "0"
         names = [f'"{name}"' if name in _NUMBERS else f"coalesce(\"{name}\", '')" for name in _group_columns(question)]
-        keys = [f"{name} AS key_{at}" for at, name in enumerate([start, *names])]
+        keys = [f"{name} AS key_{at}" for at, name in enumerate([_window_start(question), *names])]
         rows = " UNION ALL BY NAME ".join(f"({part})" for part in self._select_rows(question))
         grouped = ", ".join(f"key_{at}" for at in range(len(keys)))
-        return f"SELECT {', '.join((*keys, *_AMOUNTS))} FROM ({rows}) GROUP BY {grouped}"  # noqa: S608
+        chosen = "true"
+        if question.only is not None:
+            chosen = f"{names[0]} IN ({', '.join(map(_quote, question.only))})" if question.only else "false"
+        return f"SELECT {', '.join((*keys, *_AMOUNTS))} FROM ({rows}) WHERE {chosen} GROUP BY {grouped}"  # noqa: S608
 
     def _make_rows(self, question: AuditQuery) -> Iterator[dict[str, Any]]:
         """The rows of an AuditReport; no more of them are held than a few thousand, or those of a calendar's window."""
@@ -429,6 +452,11 @@ def _one_line(error: Exception) -> str:
 def _group_columns(question: AuditQuery) -> list[str]:
     """What rows are grouped by beside windows, the question's columns first."""
     return [*question.by, *(name for name in ("outcome", "reason") if name not in question.by)]
+
+
+def _window_start(question: AuditQuery) -> str:
+    step = question.window_ms
+    return f"start_ms - start_ms % {step}" if step else "0"
 
 
 def _quote(text: str) -> str:

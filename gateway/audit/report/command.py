@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     for name in _REQUIRED_PACKAGES:
         if importlib.util.find_spec(name) is None:
             return cli.report_failure(f"the report needs {name}: pip install 'produce-gateway[audit]'")
-    return cli.run_guarded(lambda: _write_report(reading, output, now_ms))
+    return cli.run_guarded(lambda: _write_report(reading, output, now_ms), needs_spark=False)
 
 
 def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
@@ -52,7 +52,7 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
     before_ms = reading.start_ms
     if before_ms is not None:  # as long a time before is read as well, to be compared with
         before_ms -= (now_ms if reading.end_ms is None else reading.end_ms) - before_ms
-    with cli.open_records_within(replace(reading, start_ms=before_ms), tell) as records:
+    with cli.open_counted_records(replace(reading, start_ms=before_ms), None, tell) as records:
         facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
     try:
@@ -79,4 +79,5 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--clients", type=int, default=20, metavar="N", help="clients by name, the others together (%(default)s)")
     add("--stamp", action="store_true", help="say in it when it was made")
     cli.add_source_options(parser)
+    cli.add_engine_option(parser)
     return parser

@@ -22,7 +22,7 @@ from gateway.audit.batch import query, tables
 from gateway.audit.batch.query import AuditQuery, CountedRecords
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.spool import SpoolSource
-from gateway.audit.report import top
+from gateway.audit.report import report, top
 from gateway.audit.report.top import RankingOptions
 from policies import usage
 from tests.audit.records import START, LineSource, Row, chained, changed, interval, lost, summed, truth
@@ -206,6 +206,10 @@ def test_spark_answers_the_same_to_the_byte(
     sparks = _answers(bys, lambda question: job.read_sums(sources, question=question))
     for one, other in zip(ours, sparks, strict=True):
         assert one.splitlines() == other.splitlines()
+    with job.read_sources(sources) as found:
+        first, end = (None, None) if copies else (START + 1000, START + 200_000)
+        ours_and_sparks = [report.gather_facts(each, first, end, 3, 4) for each in (local, found)]
+    assert ours_and_sparks[0] == ours_and_sparks[1]
     trust = local.find_gaps(AuditQuery())
     assert min(trust.malformed - 10, trust.gaps_total) > 3
     assert (trust.duplicates > 20, trust.conflicts > 3) == (copies, copies)

@@ -123,16 +123,19 @@ def test_a_report_reads_what_it_shows_and_as_long_a_time_before(
     kafka: EmbeddedCluster,
     publish: Any,
     command: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", publish(BUSY))
     since, until = (f"{datetime.fromtimestamp((FROM_MS + ms) / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" for ms in (0, HOUR_MS))
-    output = tmp_path / "report.html"
-    assert command("report", *address, "--from", since, "--to", until, "--output", output) == 0
+    pages = []
+    for engine in ("spark", "local"):
+        output = tmp_path / f"{engine}.html"
+        assert command("report", *address, "--from", since, "--to", until, "--output", output, "--engine", engine) == 0
+        pages.append(output.read_text())
+    page = pages[0]
+    assert pages[1] == page
     found = [at for at, _ in BUSY if at >= FROM_MS - 2 * HOUR_MS]
-    assert f"{address[-1]}: {len(found)} records" in capsys.readouterr().err
-    page = output.read_text()
+    assert f'Records read</th><td class="n">{len(found)}<' in page
     assert "<strong>Complete.</strong>" in page
     shown = [line for at, line in BUSY if FROM_MS <= at - 1500 < FROM_MS + HOUR_MS]
     assert f"{sum(json.loads(line)['rows'][0]['bytes'] for line in shown):,}" in page

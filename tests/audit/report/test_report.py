@@ -23,11 +23,10 @@ from matplotlib.figure import Figure
 
 from gateway.audit import cli, schema
 from gateway.audit.answers import files
-from gateway.audit.batch import transforms
-from gateway.audit.batch.job import AuditRecords, LogIntegrity
-from gateway.audit.batch.query import AuditQuery
+from gateway.audit.batch.query import AuditQuery, CountedRecords, LogIntegrity
+from gateway.audit.local.records import LocalRecords
 from gateway.audit.questions import episodes, slo
-from gateway.audit.report import downloads, page, plots
+from gateway.audit.report import downloads, page, plots, report
 from gateway.audit.report.facts import (
     ReasonTraffic,
     RefusalEpisodes,
@@ -38,13 +37,11 @@ from gateway.audit.report.facts import (
 )
 from gateway.audit.report.plots import TimeWindows
 from policies import usage
-from tests.audit.records import START, Row, interval, topic_batch, truth
+from tests.audit.records import START, LineSource, Row, interval, topic_batch, truth
 from tests.browser import open_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    Make = Callable[[Sequence[str | None]], DataFrame]
+    from pyspark.sql import SparkSession
 
 SECTIONS = (
     *("sums", "topics", "groups", "places", "rejections", "dropped", "episodes", "storage", "heat", "clients"),
@@ -354,9 +351,7 @@ def test_the_browser_would_have_told(html: str, tmp_path: Path) -> None:
 # --- from records -----------------------------------------------------------------------------------------------------
 
 
-def test_it_says_of_records_what_they_hold(unique: Make) -> None:
-    from gateway.audit.report import report
-
+def test_it_says_of_records_what_they_hold(records: Callable[[Sequence[str | None]], CountedRecords]) -> None:
     chance = random.Random(3)
     lines: list[str] = []
     for seq in range(200):
@@ -373,9 +368,8 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
         ]
         lines += interval(seq, rows, storage_factor=None if seq < 10 else 0.25 if seq == 17 else 1.0)
     before = interval(200, [Row(bytes=77)], start_ms=START - 50_000)
-    records = unique([*lines, *before, *interval(201, (), final=True)])
-    trust = {"records": 202, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
-    found = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), START, None, 3, 4)
+    read = records([*lines, *before, *interval(201, (), final=True)])
+    found = report.gather_facts(read, START, None, 3, 4)
 
     by_topic, by_client = (
         {key[0]: sums for key, sums in truth(lines, (name,)).items()} for name in ("topic", "client_id")
@@ -411,11 +405,11 @@ def test_it_says_of_records_what_they_hold(unique: Make) -> None:
     assert [(each["group"], each["steps"]) for each in more.levels] == [("", 4)]
 
 
-def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) -> None:
+def test_tables_say_the_same(spark: SparkSession, tmp_path: Path) -> None:
     from gateway.audit import store
     from gateway.audit.batch import job
     from gateway.audit.batch.rollups import update
-    from gateway.audit.report import report
+    from gateway.audit.local.tables import LocalTables
     from gateway.audit.stream import stream
 
     lines = [
@@ -423,24 +417,21 @@ def test_tables_say_the_same(spark: SparkSession, unique: Make, tmp_path: Path) 
         *interval(2, [Row(topic="payments")], storage_factor=0.5),
         *interval(3, (), final=True),
     ]
-    records = unique(lines)
-    trust = {"records": 3, "malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
-    direct = report.gather_facts(AuditRecords(transforms.explode_rows(records), records, [], trust), None, None, 5, 5)
+    direct = report.gather_facts(LocalRecords([LineSource(lines)]), None, None, 5, 5)
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     batch = topic_batch(spark, [(0, offset, line) for offset, line in enumerate(lines)])
     stream.add_batch(store.TableWriter(tables), batch, "id")
     update.update_rollups(tables)
     with job.read_tables(tables) as read:
         found = report.gather_facts(read, None, None, 5, 5)
-    assert dataclasses.replace(found, sources=[]) == direct
+    assert report.gather_facts(LocalTables(str(tmp_path / "tables")), None, None, 5, 5) == found
+    assert dataclasses.replace(found, sources=direct.sources) == direct
     assert found.factor == [0.5]
     assert found.integrity.gaps_total == 1
 
 
 @pytest.mark.parametrize("span_ms", [0, 60_000, 3_600_000, 86_400_000, 30 * 86_400_000, 5 * 365 * 86_400_000])
 def test_windows_hold_the_whole_time_and_columns_are_made_of_them(span_ms: int) -> None:
-    from gateway.audit.report import report
-
     first = START + 123
     times, cell_ms = report.choose_windows(first, first + span_ms)
     assert times.start_ms <= first < times.start_ms + times.step_ms
@@ -486,16 +477,14 @@ def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureF
     assert said in err.splitlines()[-1]
 
 
-def test_the_command_writes_the_file_and_says_so(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_writes_the_file_and_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines = [
         *interval(0, [Row(topic=HOSTILE[0], repeats=0)]),
         *interval(2, [Row(outcome="rejected", reason="fence", repeats=0)]),
     ]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
     output = tmp_path / "report.html"
-    assert command("report", "--spool", tmp_path, "--output", output, "--strict") == 3
+    assert cli.main(["report", "--spool", str(tmp_path), "--output", str(output), "--strict"]) == 3
     out, _ = capsys.readouterr()
     assert out == f"{output}: {output.stat().st_size:,} bytes, NOT COMPLETE, it names the gaps\n"
     said = _said(output.read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from gateway.audit.batch.query import AuditQuery
 from gateway.audit.batch.rollups import progress, reading, update
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
+from gateway.audit.report import report
 from gateway.audit.stream import stream
 from policies import usage
 from tests.audit.records import START, LineSource, Row, as_json, chained, changed, interval, lost, topic_batch
@@ -100,6 +101,12 @@ def _check(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None
             assert _answer(without_spark, question) == expected, question
 
 
+def _check_report(there: AuditTables, from_ms: int | None) -> None:
+    with job.read_tables(there) as found:
+        expected = report.gather_facts(found, from_ms, None, 3, 4)
+    assert report.gather_facts(LocalTables(there.root.removeprefix("file:")), from_ms, None, 3, 4) == expected
+
+
 def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +142,7 @@ def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     for table in columns.WINDOW_LENGTHS:
         update.join_partial_rows(there, table)
     _check(there, lines, EVERYTHING)
+    _check_report(there, DAY)
     writer = store.TableWriter(there)
     again = [(i % 2, len(lines) + i, line) for i, line in enumerate(lines)]
     added = stream.add_batch(writer, topic_batch(spark, again), "id")
