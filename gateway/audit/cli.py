@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from gateway.audit.batch.job import AuditRecords, AuditSource, NumberedRecords
     from gateway.audit.batch.query import CountedRecords
+    from gateway.audit.local.records import LocalRecords
+    from gateway.audit.local.tables import LocalTables
     from gateway.audit.store import AuditTables
 
 _Session = TypeVar("_Session")
@@ -145,7 +147,7 @@ def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
     logging.getLogger().addHandler(silent)
     try:
         if needs_spark:
-            _check_spark("the audit")
+            check_spark("the audit")
         return command()
     except (connector.MissingDependency, errors.AuditError) as error:
         return report_failure(str(error))
@@ -159,7 +161,12 @@ def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
         logging.getLogger().removeHandler(silent)
 
 
-def _check_spark(what: str) -> None:
+def check_spark(what: str) -> None:
+    """Refuse to do what needs Spark where there is none.
+
+    Raises:
+        AuditError: PySpark isn't installed.
+    """
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
         from gateway.audit import errors
 
@@ -295,30 +302,34 @@ def open_counted_records(
     """The sources' records, each once, for this question alone (None: for any between the bounds), in the engine that
     the options name or that suits them; to be called within `run_guarded`.
     """
-    options = reading.options
-    found: CountedRecords | None = None
-    if options.engine == LOCAL or (options.engine == AUTO and not _asks_for_spark(options)):
-        from gateway.audit.local import opening
-
-        if options.tables:
-            found = opening.open_tables(options.tables, always=options.engine == LOCAL)
-        else:
-            found = opening.open_sources(
-                options.bootstrap_servers,
-                options.topic,
-                reading.properties,
-                options.spool,
-                always=options.engine == LOCAL,
-                keys=reading.keys,
-                from_ms=reading.start_ms,
-            )
+    found = open_local_records(reading, reading.start_ms)
     if found is not None:
         yield found
         return
-    _check_spark("this audit")
+    check_spark("this audit")
     opened = open_records_within(reading, tell) if question is None else open_sums(reading, question, tell)
     with opened as records:
         yield records
+
+
+def open_local_records(
+    reading: SourceOptions, from_ms: int | None, *, replays: bool = False
+) -> LocalRecords | LocalTables | None:
+    """The sources' records in the local engine, where options name it, or where it suits them; else None. `from_ms`:
+    from when on a topic has to be read (Unix ms); `replays`: whether they are to be replayed, not only added up.
+    """
+    options = reading.options
+    always = options.engine == LOCAL
+    if not always and (options.engine != AUTO or _asks_for_spark(options)):
+        return None
+    from gateway.audit.local import opening
+
+    if options.tables:
+        return opening.open_tables(options.tables, always=always, replays=replays)
+    address = (options.bootstrap_servers, options.topic, reading.properties)
+    return opening.open_sources(
+        *address, options.spool, always=always, keys=reading.keys, from_ms=from_ms, replays=replays
+    )
 
 
 def _asks_for_spark(options: argparse.Namespace) -> bool:

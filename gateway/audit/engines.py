@@ -14,9 +14,9 @@ ENGINES: Final = (AUTO, LOCAL, SPARK)
 # What AUTO leaves to the local engine: a minute or so of one core, and 150 MB for the numbers of records.
 LOCAL_BYTES: Final = 4_000_000_000  # of spool files
 LOCAL_RECORDS: Final = 6_000_000  # of a topic
-LOCAL_TABLE_BYTES: Final = (
-    200_000_000  # of files of records that no roll-up has: their numbers are looked at one by one
-)
+# Of files of records that are looked at one by one: those that no roll-up has, for their numbers, or all, for a replay.
+LOCAL_TABLE_BYTES: Final = 200_000_000
+REPLAY_EFFORT: Final = 8  # how many times as long as to add a record up it takes to replay it
 
 
 def find_remote() -> str | None:

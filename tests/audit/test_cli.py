@@ -152,13 +152,25 @@ def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_f
     assert len([line for line in of_spark if "source: shared objects file (top)" in line]) > len(of_spark) // 2
 
 
-def test_a_small_audit_needs_neither_java_nor_pyspark(tmp_path: Path) -> None:
+def test_small_audits_need_neither_java_nor_pyspark(tmp_path: Path) -> None:
     lines = [*interval(0), *interval(2), *interval(3, (), final=True)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
-    ask = ["--spool", str(tmp_path), "--format", "json", "--strict"]
+    (tmp_path / "gateway.yaml").write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
+    source = ["--spool", str(tmp_path), "--strict"]
+    asked = [
+        ["report", *source, "--output", str(tmp_path / "report.html"), "--quiet"],
+        ["what-if", str(tmp_path / "gateway.yaml"), *source, "--quiet"],
+        [*source, "--format", "json"],
+    ]
     code = (
-        "import sys; sys.modules |= dict.fromkeys(('pyspark', 'py4j', 'pyarrow'))\n"
-        f"from gateway.audit import cli; sys.exit(cli.main({ask}))"
+        "import io, sys; sys.modules |= dict.fromkeys(('pyspark', 'py4j', 'pyarrow'))\n"
+        "from contextlib import redirect_stdout\n"
+        "from gateway.audit import cli\n"
+        f"*others, last = {asked}\n"
+        "with redirect_stdout(io.StringIO()):\n"
+        "    found = [cli.main(each) for each in others]\n"
+        "assert found == [3] * len(others), found\n"
+        "sys.exit(cli.main(last))"
     )
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "PATH": ""}
     command = [sys.executable, "-c", code]

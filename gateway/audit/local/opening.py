@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.audit.addresses import check_reachable
-from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS, LOCAL_TABLE_BYTES
+from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS, LOCAL_TABLE_BYTES, REPLAY_EFFORT
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords, LocalSource
 from gateway.audit.local.spool import SpoolSource, is_plain_path
@@ -29,18 +29,19 @@ def open_sources(
     always: bool,
     keys: Sequence[bytes] = (),
     from_ms: int | None = None,
+    replays: bool = False,
 ) -> LocalRecords | None:
     """The records of a topic (unless `bootstrap_servers` is None) and of spool files. None: they are Spark's, being too
     large or readable by Java only; never with `always`. `keys`: of the records' digests; `from_ms`: from when on a
-    topic has to be read (Unix ms; TopicSource).
+    topic has to be read (Unix ms; TopicSource); `replays`: whether they are to be replayed, not only added up.
 
     Raises:
         AuditError: a source isn't there, or can't be read.
     """
     if not always and not all(map(is_plain_path, spool)):
         return None
-    files = [SpoolSource(path) for path in spool]
-    if not always and sum(each.sizes[0] for each in files) > LOCAL_BYTES:
+    files, effort = [SpoolSource(path) for path in spool], REPLAY_EFFORT if replays else 1
+    if not always and effort * sum(each.sizes[0] for each in files) > LOCAL_BYTES:
         return None
     sources: list[LocalSource] = [*files]
     if bootstrap_servers is not None:
@@ -51,15 +52,16 @@ def open_sources(
             if always:
                 raise
             return None
-        if not always and usage_topic.sizes[0] > LOCAL_RECORDS:
+        if not always and effort * usage_topic.sizes[0] > LOCAL_RECORDS:
             return None
         sources.insert(0, usage_topic)
     return LocalRecords(sources, keys)
 
 
-def open_tables(root: str, *, always: bool) -> LocalTables | None:
+def open_tables(root: str, *, always: bool, replays: bool = False) -> LocalTables | None:
     """The tables of `audit stream` in a directory. None: they are Spark's, being elsewhere than on this machine's file
-    systems, or far ahead of their roll-ups, or as the libraries are not installed; never with `always`.
+    systems, or far ahead of their roll-ups (or, for a replay, large), or as the libraries are not installed; never with
+    `always`.
 
     Raises:
         AuditError: there are none, they can't be read, or they are of a newer layout.
@@ -80,4 +82,5 @@ def open_tables(root: str, *, always: bool) -> LocalTables | None:
         if always:
             raise
         return None
-    return found if always or found.later_bytes <= LOCAL_TABLE_BYTES else None
+    size = found.record_bytes if replays else found.later_bytes
+    return found if always or size <= LOCAL_TABLE_BYTES else None

@@ -64,6 +64,24 @@ class _NoCollector:
         pass
 
 
+Collector = TypeVar("Collector", bound=RecordCollector)
+
+
+class CollectedRecords(Protocol):
+    """The records of any source of this engine, each once."""
+
+    @property
+    def sources(self) -> list[dict[str, Any]]: ...
+
+    def collect(
+        self, make: Callable[[], Collector], question: AuditQuery, tell: Callable[[str], None] = ...
+    ) -> Collector:
+        """Add each record that counts to what `make` gives: all within the question's bounds, and others."""
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> LogIntegrity:
+        """As CountedRecords has it."""
+
+
 class _PreparedAnswers:
     def __init__(self, questions: Sequence[AuditQuery], spans: AuditQuery) -> None:
         self.sums = {question: GroupSums(question) for question in questions}
@@ -73,9 +91,6 @@ class _PreparedAnswers:
     def add_record(self, record: UsageRecord) -> None:
         for each in self._collectors:
             each.add_record(record)
-
-
-_Collector = TypeVar("_Collector", bound=RecordCollector)
 
 
 class LocalRecords:
@@ -148,8 +163,8 @@ class LocalRecords:
         return assess_integrity(self._run.integrity_fields(), boots, gaps, question, self.sources, broken)
 
     def collect(
-        self, make: Callable[[], _Collector], question: AuditQuery, tell: Callable[[str], None] = ignore_progress
-    ) -> _Collector:
+        self, make: Callable[[], Collector], question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> Collector:
         """Read what the question needs, and add each record that counts to what `make` gives. It is called again where
         copies contradict each other.
 

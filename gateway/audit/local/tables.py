@@ -33,7 +33,9 @@ from gateway.audit.batch.query import (
 )
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
 from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, RUN_FIELDS, WINDOW_COLUMN, WINDOW_LENGTHS
+from gateway.audit.decoding import RecordRow, UsageRecord
 from gateway.audit.errors import AuditError
+from gateway.audit.local.records import Collector
 from gateway.audit.local.run_lives import NumberRun, RunLife
 from gateway.audit.local.sums import GroupSums, rank_rows
 from gateway.audit.table_log import DAY_MS, RollupStep, iso_day
@@ -199,6 +201,11 @@ class LocalTables:
         return self._records.size(self._later)
 
     @property
+    def record_bytes(self) -> int:
+        """The size of all files of records."""
+        return self._records.size(self._records.list_files())
+
+    @property
     def sources(self) -> list[dict[str, Any]]:
         """As CountedRecords has it."""
         return [table_log.describe_tables(f"file:{self._root}", self._first_day)]
@@ -248,6 +255,25 @@ class LocalTables:
         query = f"SELECT {_window_start(question)}, {ends} FROM ({found}) WHERE {chosen} GROUP BY 1 ORDER BY 1"  # noqa: S608
         with _translated_errors(self._root):
             return [*map(IntervalSpan._make, self._fetch(query))]
+
+    def collect(
+        self, make: Callable[[], Collector], question: AuditQuery, tell: Callable[[str], None] = ignore_progress
+    ) -> Collector:
+        """As CollectedRecords has it; of expired days, records have no rows."""
+        tell("reading the tables")
+        ranges = [(question.from_ms, question.to_ms)]
+        found = self._records.select(_RECORD_COLUMNS, self._records.list_files(), ranges)
+        names = [name for name in usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS if name != "version"]
+        rows = f"CASE WHEN {self._is_kept} THEN rows END"
+        chosen = f"counts AND {_within('start_ms', ranges)}"
+        query = f"SELECT {rows}, {', '.join(names)} FROM ({found}) WHERE {chosen}"  # noqa: S608
+        collector = make()
+        with _translated_errors(self._root):
+            for of_one, *values in self._fetch(query):
+                header = dict(zip(names, values, strict=True))
+                own = [RecordRow(**row) for row in of_one or ()]
+                collector.add_record(UsageRecord(version=usage.VERSION, rows=own, **header))
+        return collector
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
         """As CountedRecords has it."""

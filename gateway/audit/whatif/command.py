@@ -1,14 +1,15 @@
 # `produce-gateway audit what-if`: its options, and what of a configuration file can be replayed. The same manners as
-# cli.py: PySpark is imported only after the options and the file are known to be right.
+# cli.py: what answers is imported only after the options and the file are known to be right.
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import config
 from gateway import policy_document as document
@@ -22,6 +23,10 @@ from policies.units import format_time
 from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import ReplayRules
 from policies.whatif.timetable import TimedChange, build_timetable
+
+if TYPE_CHECKING:
+    from gateway.audit.cli import SourceOptions
+    from gateway.audit.whatif.whatif import ReplayableRecords
 
 GROUP_DIMENSIONS: Final = ("broker", "topic", "principal", "client_id")
 MAX_UNEXPLAINED: Final = 0.1  # of an outcome's bytes: further off than a replay of the policies in force is
@@ -55,7 +60,7 @@ def main(argv: list[str]) -> int:
         return _print_errors(error.lines)
     except document.DocumentError as error:
         return _print_errors(error.lines)
-    return cli.run_guarded(work)
+    return cli.run_guarded(work, needs_spark=False)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -75,6 +80,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--topics", type=int, metavar="N", help="topics that each broker leads, for implicit thresholds (as recorded)")
     add("--delivery-timeout", default="2m", metavar="DURATION", help="after which clients give up (%(default)s)")
     cli.add_source_options(parser)
+    cli.add_engine_option(parser)
     return parser
 
 
@@ -96,20 +102,13 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
-        from gateway.audit.batch import job, tables
-        from gateway.audit.whatif import reading as whatif_reading
+        from gateway.audit.batch import tables
+        from gateway.audit.batch.query import AuditQuery
         from gateway.audit.whatif import text as whatif_text
         from gateway.audit.whatif import whatif
 
-        question = job.AuditQuery(by, window, reading.start_ms, reading.end_ms)
-        warmed = replace(reading, start_ms=reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000))
-        ways = cli.RecordReaders(
-            whatif_reading.read_pieces,
-            whatif_reading.read_table_pieces,
-            whatif_reading.prestart_workers,
-            cli.find_gaps_within(warmed),
-        )
-        with cli.open_records_with(ways, warmed, tell) as records:
+        question = AuditQuery(by, window, reading.start_ms, reading.end_ms)
+        with _open_usage(reading, tell) as records:
             answer = whatif.evaluate_policy(
                 records,
                 rules,
@@ -118,7 +117,7 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
                 baseline=baseline if is_enforced(settings) else None,
                 tell=tell,
             )
-            integrity = job.find_gaps(records, question, tell)
+            integrity = records.find_gaps(question, tell)
             if not integrity.sees_repeats and whatif.has_rejections(answer):
                 answer = replace(answer, unknown=True)
             notes = [*warnings, *_uncertainty_notes(answer, rules, options.topics), *_unexplained_notes(answer, past)]
@@ -134,6 +133,29 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
         return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work
+
+
+@contextmanager
+def _open_usage(reading: SourceOptions, tell: Callable[[str], None]) -> Iterator[ReplayableRecords]:
+    """The sources' records in either engine; what their replay needs before the first bound is read as well."""
+    warmed = replace(reading, start_ms=reading.start_ms and reading.start_ms - round(WARM_UP_S * 1000))
+    found = cli.open_local_records(warmed, warmed.start_ms, replays=True)
+    if found is not None:
+        from gateway.audit.whatif.local_reading import LocalUsage
+
+        yield LocalUsage(found)
+        return
+    cli.check_spark("this what-if")
+    from gateway.audit.whatif import reading as spark_reading
+
+    ways = cli.RecordReaders(
+        spark_reading.read_pieces,
+        spark_reading.read_table_pieces,
+        spark_reading.prestart_workers,
+        cli.find_gaps_within(warmed),
+    )
+    with cli.open_records_with(ways, warmed, tell) as records:
+        yield records
 
 
 def is_enforced(settings: config.Settings) -> bool:

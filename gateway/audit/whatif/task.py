@@ -1,16 +1,13 @@
-# What one of Spark's Python processes does in a what-if: replays the records that it gets, in the order of time, and
-# sums up what really happened beside it. Only sums leave the process, a few even for many millions of rows, and it
-# keeps one entry per client and topic, no rows. Knows no frame and no session, and imports little: each process does
-# so anew.
+# What one process does in a what-if, in either engine: replays the records that it gets, in the order of time, and sums
+# up what really happened beside it. Only sums leave it, a few even for many millions of rows, and it keeps one entry
+# per client and topic, no rows. Pure, and imports little: each of Spark's Python processes does so anew.
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
-
-import pyarrow as pa
 
 from gateway.audit.whatif.pieces import Streams, unpack_rows
 from policies import usage
@@ -23,57 +20,25 @@ ACTUAL, CHANGE = "actual", "change"
 UNKNOWN_BYTES: Final = "unknown_bytes"  # rejected, and it is unknown whether they came again
 SUM_COLUMNS: Final = (*(f"{which}_{name}" for which in (ACTUAL, CHANGE) for name in MEASURES), UNKNOWN_BYTES)
 
-# A window, a client and topic, outcome and reason, and SUMS.
+# SUM_KEYS (a window, a client and topic, outcome and reason) and SUM_COLUMNS.
 SumRow = tuple[int, int, str, str, str, str, str, int, int, int, int, int, int, int, int, int]
-SUMS_SCHEMA: Final = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("window_start_ms", "broker")),
-        *((name, pa.string()) for name in ("topic", "principal", "client_id", "outcome", "reason")),
-        *((name, pa.int64()) for name in SUM_COLUMNS),
-    ]
-)
+SUM_KEYS: Final = ("window_start_ms", "broker", "topic", "principal", "client_id", "outcome", "reason")
 _NO_CHANGE: Final = (0, 0, 0, 0)
-_BATCH_ROWS: Final = 10_000
 
 
 class ReplayedPiece(NamedTuple):
-    """A piece as it comes from Spark: fields of pieces.Checked and of pieces.Piece, and the group to replay it with."""
+    """A piece with its record's header and the group to replay it with. They come in the order of these fields."""
 
     group: int
+    start_ms: int
     gateway: str
     boot: str
     worker: int
     seq: int
     part: int
-    start_ms: int
-    end_ms: int
     broker: int
+    end_ms: int
     rows: str
-
-
-def preload_imports(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Nothing but to have imported all that is needed here."""
-    yield from batches
-
-
-def replay_batches(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    rules: ReplayRules,
-    phases: Mapping[WorkerLife, TickPhase],
-    window_ms: int | None,
-    from_ms: int,
-) -> Iterator[pa.RecordBatch]:
-    """`replay_pieces` of batches with the columns of ReplayedPiece; gives SUMS_SCHEMA."""
-    pieces = chain.from_iterable(
-        zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches
-    )
-    sums = replay_pieces(pieces, rules=rules, phases=phases, window_ms=window_ms, from_ms=from_ms)
-    while rows := list(islice(sums, _BATCH_ROWS)):
-        columns = [
-            pa.array(values, each.type) for values, each in zip(zip(*rows, strict=True), SUMS_SCHEMA, strict=True)
-        ]
-        yield pa.record_batch(columns, schema=SUMS_SCHEMA)
 
 
 def replay_pieces(
@@ -87,7 +52,7 @@ def replay_pieces(
     """Sums of a window, client and outcome, in several rows each: what happened, and the policy's difference.
 
     Args:
-        pieces: values of Given, those of one group together, in the order of start_ms, those of one interval together.
+        pieces: values of ReplayedPiece, in their order.
         window_ms: length of windows, aligned to Unix time; None for a single one, called 0.
         from_ms: earlier intervals are only there to warm up.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.audit import schema
+from gateway.audit import columns
 from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import (
     AT_MOST_MARK,
@@ -140,7 +140,7 @@ def _dropped_rows(answer: WhatIfAnswer) -> list[tuple[dict[str, Any], int, int, 
 
 def _key_columns(answer: WhatIfAnswer) -> list[str]:
     question = answer.query
-    return [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by]
+    return [*([columns.WINDOW_COLUMN] if question.window_ms else []), *question.by]
 
 
 def _change_percent(actual: int, change: int) -> str:

@@ -1,27 +1,18 @@
-# The effect that a policy would have had on recorded usage: the replay of policies/whatif/replay.py, over Spark.
-# Records go to Python in pieces (pieces.py), in the order of time, those of one broker to one process (task.py); where
-# limits hold over all brokers, all go to one. Only sums come back, a few even for many millions of rows.
+# The effect that a policy would have had on recorded usage: the replay of policies/whatif/replay.py, by either engine.
+# Only sums come back from it, a few even for many millions of rows.
 #
-# Knows neither argv nor how an answer is shown; decides nothing itself.
+# Knows neither argv nor how an answer is shown; decides nothing itself. Pure.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-from gateway.audit import schema
-from gateway.audit.arrow_map import map_in_arrow
-from gateway.audit.batch import job, transforms
+from gateway.audit import columns
 from gateway.audit.batch.dropped import count_finally_dropped
-from gateway.audit.whatif import task
-from gateway.audit.whatif.reading import RecordedUsage
+from gateway.audit.batch.query import AuditQuery, LogIntegrity, ignore_progress
 from gateway.audit.whatif.task import ACTUAL, CHANGE, MEASURES, SUM_COLUMNS, UNKNOWN_BYTES
 from policies import usage
 from policies.whatif import tick_phase
@@ -33,9 +24,65 @@ GROUP_DIMENSIONS: Final = ("broker", "topic", "principal", "client_id")
 CLIENT_COLUMNS: Final = ("topic", "principal", "client_id")
 _NEGLIGIBLE_SHARE: Final = 0.001
 _WARM_UP_MS: Final = round(WARM_UP_S * 1000)
-_PARTITIONS_PER_BROKER: Final = 4  # for each broker: fewer of them meet in one task
-_TYPES: Final = {"int64": LongType(), "string": StringType()}
-_SUMS_SCHEMA: Final = StructType([StructField(each.name, _TYPES[str(each.type)]) for each in task.SUMS_SCHEMA])
+
+
+class VoteCount(NamedTuple):
+    """`times`: how often records of that life, which have rows of that topic and broker, gave one vote for the time of
+    ticks, `first` and `span` (tick_phase.phase_vote; None: they gave none).
+    """
+
+    broker: int
+    topic: str
+    gateway: str
+    boot: str
+    worker: int
+    first: int | None
+    span: int | None
+    times: int
+
+
+class StartCount(NamedTuple):
+    """How many of a life's intervals began in that bin of their second."""
+
+    gateway: str
+    boot: str
+    worker: int
+    bin: int
+    times: int
+
+
+class ReplayableUsage(Protocol):
+    """The rows of the records within some bounds."""
+
+    def count_votes(self) -> Iterable[VoteCount]: ...
+
+    def count_starts(self) -> Iterable[StartCount]: ...
+
+    def sum_replay(
+        self,
+        rules: ReplayRules,
+        phases: Mapping[WorkerLife, TickPhase],
+        question: AuditQuery,
+        groupings: Sequence[Sequence[str]],
+    ) -> list[list[tuple[Any, ...]]]:
+        """What task.replay_pieces gives of all rows, once more for each grouping: the sums of task.SUM_COLUMNS by these
+        columns, outcome and reason, which are before them.
+        """
+
+
+class ReplayableRecords(Protocol):
+    """The records that were read, each once, in either engine."""
+
+    @property
+    def sources(self) -> list[dict[str, Any]]: ...
+
+    def select_usage(
+        self, from_ms: int | None, to_ms: int | None, tell: Callable[[str], None] = ...
+    ) -> ReplayableUsage:
+        """Those of intervals that start within the bounds."""
+
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ...) -> LogIntegrity:
+        """As CountedRecords has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +139,7 @@ class WhatIfAnswer:
     `baseline_deviation`: how far the baseline alone is from what happened; None: it was not asked for.
     """
 
-    query: job.AuditQuery
+    query: AuditQuery
     rows: list[PolicyEffect]
     clients: list[PolicyEffect]
     unknown: bool
@@ -101,47 +148,49 @@ class WhatIfAnswer:
 
 
 def evaluate_policy(
-    records: RecordedUsage,
+    records: ReplayableRecords,
     rules: ReplayRules,
-    question: job.AuditQuery,
+    question: AuditQuery,
     *,
     topics: int | None = None,
     baseline: ReplayRules | None = None,
-    tell: Callable[[str], None] = job.ignore_progress,
+    tell: Callable[[str], None] = ignore_progress,
 ) -> WhatIfAnswer:
     """Replay the records, and those of the five minutes before `question.from_ms` to warm up.
 
     Args:
-        question: `by` some of BY.
+        question: `by` some of GROUP_DIMENSIONS.
         topics: the number of topics that each broker leads; None: those that the records name.
         baseline: policies that may have been in force, to be compared with what happened.
     """
     start = None if question.from_ms is None else question.from_ms - _WARM_UP_MS
-    chosen = _select_pieces(transforms.filter_by_start(records.records, start, question.to_ms))
+    chosen = records.select_usage(start, question.to_ms, tell)
     tell("looking for topics and ticks")
-    named, votes = _collect_votes(chosen)
-    phases = _find_tick_phases(votes, transforms.filter_by_start(records.intervals, start, question.to_ms))
+    named, votes = _sort_votes(chosen.count_votes())
+    phases = _find_tick_phases(votes, chosen) if votes else {}
     led = _topics_by_broker(named, topics)
     tell("replaying")
-    sums = _replay_sums(chosen, replace(rules, topics=led), phases, question)
-    sums = sums.groupBy(schema.WINDOW_COLUMN, *GROUP_DIMENSIONS, "outcome", "reason").agg(
-        *(F.sum(name).alias(name) for name in SUM_COLUMNS)
-    )
-    sums = sums.persist()
-    try:
-        found, _ = _collect_effects(sums, [*([schema.WINDOW_COLUMN] if question.window_ms else []), *question.by])
-        clients, unknown = _collect_effects(sums, CLIENT_COLUMNS)
-        off = _measure_deviation(sums) if baseline == rules else None
-    finally:
-        sums.unpersist()
-    if baseline is not None and off is None:
+    keys = [*([columns.WINDOW_COLUMN] if question.window_ms else []), *question.by]
+    sums, of_clients = chosen.sum_replay(replace(rules, topics=led), phases, question, [keys, CLIENT_COLUMNS])
+    clients = _make_effects(of_clients, CLIENT_COLUMNS)
+    unknown = sum(row[len(CLIENT_COLUMNS) + 2 + SUM_COLUMNS.index(UNKNOWN_BYTES)] for row in of_clients)
+    off = None
+    if baseline == rules:
+        off = _measure_deviation(clients)
+    elif baseline is not None:
         tell("replaying the baseline")
-        off = _measure_deviation(_replay_sums(chosen, replace(baseline, topics=led), phases, question))
+        (whole,) = chosen.sum_replay(replace(baseline, topics=led), phases, question, [()])
+        off = _measure_deviation(_make_effects(whole, ()))
     clients.sort(
         key=lambda effect: (-effect.dropped_bytes(CHANGE), -effect.outcome_bytes("rejected", CHANGE), str(effect.keys))
     )
     return WhatIfAnswer(
-        question, found, clients, unknown > 0, {broker: len(names) for broker, names in led.items()}, off
+        question,
+        _make_effects(sums, keys),
+        clients,
+        unknown > 0,
+        {broker: len(names) for broker, names in led.items()},
+        off,
     )
 
 
@@ -150,50 +199,28 @@ def has_rejections(answer: WhatIfAnswer) -> bool:
     return any(effect.outcome_bytes("rejected", which) for effect in answer.clients for which in (ACTUAL, CHANGE))
 
 
-def _select_pieces(records: DataFrame) -> DataFrame:
-    """With the header of each piece."""
-    header = records.select(
-        *schema.BOOT_COLUMNS, "seq", "part", "start_ms", "end_ms", F.explode("pieces").alias("piece")
-    )
-    return header.select("*", "piece.*").drop("piece")
-
-
 _TickVotes = dict[WorkerLife, list[tuple[int, int, int]]]  # as tick_phase.phase takes them
 
 
-def _collect_votes(pieces: DataFrame) -> tuple[dict[int, set[str]], _TickVotes]:
-    """The topics of each broker, and what rejections tell of the times at which workers tick; in one pass."""
-    voted = pieces.select("broker", *schema.BOOT_COLUMNS, "start_ms", "end_ms", F.explode("votes").alias("vote"))
-    topic, first = F.col("vote")["topic"].alias("topic"), F.col("vote")["first"].alias("first")
-    bins = F.floor((F.col("end_ms") - F.col("start_ms")) / tick_phase.BIN_MS)
-    span = F.when(first.isNotNull(), bins * tick_phase.BIN_MS).alias("span")
+def _sort_votes(counted: Iterable[VoteCount]) -> tuple[dict[int, set[str]], _TickVotes]:
+    """The topics of each broker, and what rejections tell of the times at which workers tick."""
     named: dict[int, set[str]] = defaultdict(set)
     votes: _TickVotes = defaultdict(list)
-    counted = voted.groupBy("broker", topic, *schema.BOOT_COLUMNS, first, span).agg(
-        F.sum(F.col("vote")["times"]).alias("times")
-    )
-    for row in counted.collect():
-        named[row["broker"]].add(row["topic"])
-        if row["first"] is not None:
-            votes[_life_key(row)].append((row["first"], tick_phase.vote_width(row["span"]), row["times"]))
+    for vote in counted:
+        named[vote.broker].add(vote.topic)
+        if vote.first is not None and vote.span is not None:
+            life = (vote.gateway, vote.boot, vote.worker)
+            votes[life].append((vote.first, tick_phase.vote_width(vote.span), vote.times))
     return named, votes
 
 
-def _find_tick_phases(votes: _TickVotes, intervals: DataFrame) -> dict[WorkerLife, TickPhase]:
+def _find_tick_phases(votes: _TickVotes, chosen: ReplayableUsage) -> dict[WorkerLife, TickPhase]:
     """The moments when each worker ticked, as far as its rejections tell (tick_phase.py)."""
-    if not votes:
-        return {}
-    second = F.floor(F.col("start_ms") % tick_phase.SECOND_MS / tick_phase.BIN_MS).alias("bin")
     edges: dict[WorkerLife, dict[int, int]] = defaultdict(dict)
-    began = intervals.where(F.col("kind") == usage.INTERVAL).groupBy(*schema.BOOT_COLUMNS, second).count()
-    for row in began.collect():
-        edges[_life_key(row)][row["bin"]] = row["count"]
+    for start in chosen.count_starts():
+        edges[start.gateway, start.boot, start.worker][start.bin] = start.times
     found = {life: tick_phase.find_phase(own, edges[life]) for life, own in votes.items()}
     return {life: phase for life, phase in found.items() if phase is not None}
-
-
-def _life_key(row: Any) -> WorkerLife:
-    return row["gateway"], row["boot"], row["worker"]
 
 
 def _topics_by_broker(named: Mapping[int, set[str]], count: int | None) -> dict[int, tuple[str, ...]]:
@@ -204,33 +231,12 @@ def _topics_by_broker(named: Mapping[int, set[str]], count: int | None) -> dict[
     }
 
 
-def _replay_sums(
-    pieces: DataFrame, rules: ReplayRules, phases: Mapping[WorkerLife, TickPhase], question: job.AuditQuery
-) -> DataFrame:
-    """The columns of task.SUMS_SCHEMA, in several rows each."""
-    groups = len(rules.topics) if rules.is_per_broker else 1
-    group = F.col("broker") if rules.is_per_broker else F.lit(0)
-    ordered = (
-        pieces.withColumn("group", group)
-        .select(*task.ReplayedPiece._fields)
-        .repartition(groups * _PARTITIONS_PER_BROKER if groups > 1 else 1, "group")
-        .sortWithinPartitions("group", "start_ms", *schema.BOOT_COLUMNS, "seq", "part", "broker")
-    )
-    run = functools.partial(
-        task.replay_batches,
-        rules=rules,
-        phases=dict(phases),
-        window_ms=question.window_ms,
-        from_ms=question.from_ms or 0,
-    )
-    return map_in_arrow(ordered, run, _SUMS_SCHEMA)
-
-
-def _measure_deviation(sums: DataFrame) -> BaselineDeviation:
+def _measure_deviation(effects: Sequence[PolicyEffect]) -> BaselineDeviation:
     """Of outcomes that bytes end in: how many are delayed follows from how clients send, which isn't known as well."""
-    ended = sums.where(~F.col("outcome").isin(*usage.NOTES))
-    rows = ended.groupBy("outcome").agg(*(F.sum(f"{which}_bytes").alias(which) for which in (ACTUAL, CHANGE))).collect()
-    found = {row["outcome"]: (row[ACTUAL] or 0, row[CHANGE] or 0) for row in rows}
+    found: dict[str, tuple[int, int]] = {}
+    for outcome in sorted({outcome for effect in effects for outcome, _ in effect.outcomes}.difference(usage.NOTES)):
+        actual, change = (sum(each.outcome_bytes(outcome, which) for each in effects) for which in (ACTUAL, CHANGE))
+        found[outcome] = (actual, change)
     accepted, _ = found.get("accepted", (0, 0))
     outcome, (actual, change) = max(found.items(), key=lambda each: abs(each[1][1]), default=("accepted", (0, 0)))
     matters = abs(change) > _NEGLIGIBLE_SHARE * accepted
@@ -239,20 +245,14 @@ def _measure_deviation(sums: DataFrame) -> BaselineDeviation:
     )
 
 
-def _collect_effects(sums: DataFrame, keys: Iterable[str]) -> tuple[list[PolicyEffect], int]:
-    """By keys; and the sum of UNKNOWN."""
-    keys, unknown = list(keys), 0
+def _make_effects(rows: Iterable[tuple[Any, ...]], keys: Sequence[str]) -> list[PolicyEffect]:
+    """Of sums by these keys, in their order."""
     found: dict[tuple[Any, ...], PolicyEffect] = {}
-    for row in (
-        sums.groupBy(*keys, "outcome", "reason").agg(*(F.sum(name).alias(name) for name in SUM_COLUMNS)).collect()
-    ):
-        values = tuple(row[key] for key in keys)
-        unknown += row[UNKNOWN_BYTES]
-        effect = found.get(values)
-        if effect is None:
-            effect = found[values] = PolicyEffect(dict(zip(keys, values, strict=True)), {})
-        effect.outcomes[row["outcome"], row["reason"]] = (
-            {name: row[f"{ACTUAL}_{name}"] for name in MEASURES},
-            {name: row[f"{CHANGE}_{name}"] for name in MEASURES},
+    for row in rows:
+        values, sums = row[: len(keys)], dict(zip(SUM_COLUMNS, row[len(keys) + 2 :], strict=True))
+        effect = found.setdefault(values, PolicyEffect(dict(zip(keys, values, strict=True)), {}))
+        effect.outcomes[row[len(keys)], row[len(keys) + 1]] = (
+            {name: sums[f"{ACTUAL}_{name}"] for name in MEASURES},
+            {name: sums[f"{CHANGE}_{name}"] for name in MEASURES},
         )
-    return [found[values] for values in sorted(found)], unknown
+    return [found[values] for values in sorted(found)]

@@ -24,14 +24,16 @@ from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.batch.query import answer_query
 from gateway.audit.batch.rollups import update
+from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.stream.metrics import StreamMetrics
 from gateway.audit.whatif import reading, whatif
+from gateway.audit.whatif.local_reading import LocalUsage
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
 from policies.whatif.rows import ReplayRules
-from tests.audit.records import START, Row, chained, changed, interval, lost, topic_batch, truth
+from tests.audit.records import START, LineSource, Row, chained, changed, interval, lost, topic_batch, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,26 +220,23 @@ def test_the_tables_answer_what_the_topic_answers(
     }
 
 
-def test_a_what_if_of_the_tables_is_that_of_the_topic(
-    full: AuditTables, found: list[Found], raw: Callable[..., DataFrame]
-) -> None:
+def test_a_what_if_of_the_tables_is_that_of_the_topic(full: AuditTables, found: list[Found]) -> None:
     rules = ReplayRules({PolicyKey.of_broker(): 1.0})
     for bounds in ((None, None), (START + DAY_MS, START + 2 * DAY_MS)):
         question = AuditQuery(("topic",), 60_000, *bounds)
-        with reading.read_pieces([job.AuditSource(raw([line for _, _, line in found]), {})]) as read:
-            direct = whatif.evaluate_policy(read, rules, question)
+        lines = LineSource([line for _, _, line in found])
+        direct = whatif.evaluate_policy(LocalUsage(LocalRecords([lines])), rules, question)
         with reading.read_table_pieces(full, *bounds) as read:
             answer = whatif.evaluate_policy(read, rules, question)
-        assert (answer.rows, answer.clients, answer.topics_sharing) == (
-            direct.rows,
-            direct.clients,
-            direct.topics_sharing,
-        )
+        assert answer == direct
+        assert whatif.evaluate_policy(LocalUsage(LocalTables(str(_root(full)))), rules, question) == answer
         assert sum(effect.outcome_bytes("accepted", "actual") for effect in answer.rows) > 0
     stop = START + 2 * DAY_MS
     full.expire_before(stop // DAY_MS)  # of days before, only the list of intervals stays
     with reading.read_table_pieces(full) as read:
         answer = whatif.evaluate_policy(read, rules, AuditQuery(("topic",), DAY_MS))
+    here = LocalUsage(LocalTables(str(_root(full))))
+    assert whatif.evaluate_policy(here, rules, AuditQuery(("topic",), DAY_MS)) == answer
     assert {effect.keys["window_start_ms"] for effect in answer.rows} == {stop - stop % DAY_MS}
 
 

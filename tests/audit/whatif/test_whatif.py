@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.audit.batch.query import AuditQuery
+from gateway.audit.engines import LOCAL, SPARK
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.whatif import local_reading, whatif
+from gateway.audit.whatif.local_reading import LocalUsage
+from gateway.audit.whatif.text import what_if_json
+from gateway.audit.whatif.whatif import WhatIfAnswer
 from policies import usage
 from policies.definitions.policy_values import PolicyKey
 from policies.definitions.rollout import rollout_place
@@ -27,20 +35,35 @@ Read = Callable[[Sequence[str]], Any]
 START_MS = round(START * 1000)
 
 
+def ask_here(
+    lines: Sequence[str], rules: ReplayRules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
+) -> WhatIfAnswer:
+    """What-if of these lines in the local engine: rules, by, window, and other arguments."""
+    question = AuditQuery(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
+    found = LocalUsage(LocalRecords([records.LineSource(lines)]))
+    return whatif.evaluate_policy(found, rules, question, **more)
+
+
 @pytest.fixture
-def answer(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., Any]:
-    """What-if of these lines: rules, by, window, and other arguments."""
+def ask_spark(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., WhatIfAnswer]:
+    """The same of Spark."""
     from gateway.audit.batch import job
-    from gateway.audit.whatif import reading, whatif
+    from gateway.audit.whatif import reading
 
     def ask(
         lines: Sequence[str], rules: ReplayRules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
-    ) -> Any:
-        question = job.AuditQuery(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
+    ) -> WhatIfAnswer:
+        question = AuditQuery(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
         with reading.read_pieces([job.AuditSource(raw(lines), {})]) as found:
             return whatif.evaluate_policy(found, rules, question, **more)
 
     return ask
+
+
+# Both engines replay by the same functions: test_spark_answers_the_same_to_the_byte compares what they are given.
+@pytest.fixture(params=[pytest.param(SPARK, marks=pytest.mark.full), LOCAL])
+def answer(request: pytest.FixtureRequest) -> Any:
+    return ask_here if request.param == LOCAL else request.getfixturevalue("ask_spark")
 
 
 def lines_of(rows: Iterable[ReplayRow]) -> list[str]:
@@ -114,6 +137,41 @@ def test_another_policy_gives_what_its_replay_gives(answer: Callable[..., Any], 
     assert sum(map(abs, truth.values())) > 1e6
 
 
+@pytest.mark.parametrize("held", [7, 50_000])
+def test_spark_answers_the_same_to_the_byte(
+    ask_spark: Callable[..., WhatIfAnswer], held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_reading, "_HELD_PIECES", held)
+    monkeypatch.setattr(local_reading, "_BLOCK_PIECES", 3)
+    by_broker, baseline = ReplayRules(limits(0.5).values), rules_for_two()
+    # Quotas in bytes per second hold over all brokers.
+    fleet_wide = ReplayRules({**baseline.values, PolicyKey.of_group("g"): 1e5, PolicyKey.of_tenant("acme"): "g"})
+    lines = lines_of(two_brokers())
+    parted = [records.Row(broker=seq % 3 - 1, client_id=f"c{seq}") for seq in range(1100)]
+    rejected = [records.Row(broker=2, topic="é", outcome="rejected", reason="x", repeats=None), *parted]
+    more = [records.interval(seq, rejected, boot="b2", start_ms=START_MS + 700 * seq) for seq in range(3)]
+    lines += [
+        "rubbish",
+        lines[3],
+        records.changed(lines[5], end_ms=START_MS + 10**6),
+        records.lost(4),
+        *more[0],
+        *more[2],
+    ]
+    random.Random(1).shuffle(lines)
+    bounds = {"from_ms": START_MS + MINUTE_MS, "to_ms": START_MS + 2 * MINUTE_MS - 500}
+    asked: tuple[Any, ...] = (
+        (by_broker, ("topic", "broker"), MINUTE_MS, {"baseline": baseline, **bounds}),
+        (fleet_wide, ("principal", "client_id"), None, {"topics": 9, "baseline": fleet_wide}),
+    )
+    rules, by, window, options = asked[0 if held == 7 else 1]
+    ours, sparks = (ask(lines, rules, by, window, **options) for ask in (ask_here, ask_spark))
+    assert json.dumps(what_if_json(ours, {}, None)) == json.dumps(what_if_json(sparks, {}, None))
+    assert ours == sparks
+    assert ours.baseline_deviation is not None
+    assert sum(abs(each.outcome_bytes("accepted", "change")) for each in ours.clients) > 1e6
+
+
 def test_bounds_leave_out_what_is_outside_and_warm_up_before(answer: Callable[..., Any]) -> None:
     rows = [row for row in two_brokers() if row.stream[0] == 1]
     bounds = {"from_ms": START_MS + MINUTE_MS, "to_ms": START_MS + MINUTE_MS + 30_000}
@@ -181,7 +239,6 @@ def effect(topic: str, **changes: tuple[int, int]) -> Any:
 
 def told(*clients: Any, unknown: bool = False) -> Any:
     from gateway.audit.batch import job
-    from gateway.audit.whatif.whatif import WhatIfAnswer
 
     return WhatIfAnswer(job.AuditQuery(("topic",)), list(clients), list(clients), unknown, {1: 1})
 
@@ -220,8 +277,8 @@ def test_the_table_has_the_recorded_and_the_replayed_sums_and_the_difference() -
 
 def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     from gateway.audit.batch import job
-    from gateway.audit.whatif.text import what_if_json, what_if_text
-    from gateway.audit.whatif.whatif import PolicyEffect, WhatIfAnswer
+    from gateway.audit.whatif.text import what_if_text
+    from gateway.audit.whatif.whatif import PolicyEffect
 
     def numbers(size: int, repeats: int) -> dict[str, int]:
         return {"bytes": size, "requests": 0, "delay_ms": 0, "repeats": repeats}
@@ -253,8 +310,6 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
 
 
 def test_the_json_has_all_three_of_each_measure() -> None:
-    from gateway.audit.whatif.text import what_if_json
-
     made = json.loads(json.dumps(what_if_json(told(effect("clicks", rejected=(10, 20))), {"policy": "x.yaml"}, None)))
     assert made["policy"] == "x.yaml"
     (row,) = made["rows"]
@@ -265,8 +320,6 @@ def test_the_json_has_all_three_of_each_measure() -> None:
 
 @pytest.mark.parametrize("key", [None, b"a secret"])
 def test_the_place_of_a_client_that_chooses_its_name_is_known_to_who_has_the_key(key: bytes | None) -> None:
-    from gateway.audit.whatif.text import what_if_json
-
     hit = effect("clicks", rejected=(10, 20))
     hit.keys["principal"] = "User:ANONYMOUS"
     (client,) = what_if_json(told(hit), {}, key)["clients"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.audit import decoding
-from gateway.audit.whatif import pieces
+from gateway.audit.whatif import batches, pieces
 from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
@@ -60,7 +60,7 @@ def test_a_good_record_that_is_malformed_when_written_again_is_an_error() -> Non
 
     bad = pa.record_batch([pa.array([changed(GOOD, rows=[])]), pa.array([""])], ["value", "origin"])
     with pytest.raises(ValueError, match="written again, is malformed: rows do not fit the kind"):
-        list(pieces.split_good_columns([bad]))
+        list(batches.split_good_columns([bad]))
 
 
 def test_pieces_tell_topics_and_votes_for_the_time_of_ticks() -> None:
