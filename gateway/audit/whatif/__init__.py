@@ -9,4 +9,5 @@
 #   whatif.py                         the answer, of a replay in either engine: pure
 #   task.py                           the replay itself, of the pieces that one process gets: pure
 #   text.py                           how its answer is shown: pure
-#   recommend.py                      thresholds from usage
+#   recommend.py                      thresholds from usage: pure
+#   rates.py                          the rates that these follow from, over Spark

@@ -1,6 +1,6 @@
-# Thresholds from usage: what each topic wants at its busiest, some head-room, and never more than the total. Spark
-# finds the rates; who gets how much is arithmetic on a few numbers, and the result is a document that
-# `produce-gateway policies apply` takes, with the reasons beside it.
+# Thresholds from usage: what each topic wants at its busiest, some head-room, and never more than the total. Who gets
+# how much is arithmetic on a few numbers, and the result is a document that `produce-gateway policies apply` takes,
+# with the reasons beside it. Pure.
 #
 # A rate is what was offered for the first time: an attempt that repeats a rejected one asks for nothing more. It is
 # taken per broker, since thresholds hold on each, and the busiest broker counts. A topic makes room for others only on
@@ -11,16 +11,15 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-
 from gateway import policy_document as document
-from gateway.audit import schema
-from policies import usage
+from gateway.audit import columns
+from gateway.audit.batch.query import AuditQuery
 from policies.engine import INTERNAL_TOPICS
 from policies.units import exact_size, format_rate
 
@@ -40,6 +39,19 @@ class RecommendOptions:
     min_threshold: float = 0.0
     reserve: float = 0.05
     window_ms: int = 60_000
+
+
+class TopicRate(NamedTuple):
+    """A topic on one broker, in bytes of a window that has any: the percentile, the most, how many windows there are,
+    and whether some of the bytes may be repeats that the records can't tell.
+    """
+
+    broker: int
+    topic: str
+    usual: float
+    most: int
+    windows: int
+    unknown: bool
 
 
 class TopicPeak(NamedTuple):
@@ -74,35 +86,46 @@ class InfeasibleThresholds(ValueError):
     """The wish can't be met; the text gives the reason and a possible wish."""
 
 
-def find_peaks(rows: DataFrame, wish: RecommendOptions) -> list[TopicPeak]:
-    """Of each topic, from usage rows; in the order of their names. Kafka's internal topics have no thresholds."""
-    window = F.col("start_ms") - F.col("start_ms") % wish.window_ms
-    known = F.col("bytes") - F.coalesce("repeats", F.lit(0))
-    per_window = (
-        rows.where(~F.col("outcome").isin(*usage.NOTES) & ~F.col("topic").isin(*sorted(INTERNAL_TOPICS)))
-        .groupBy("broker", "topic", window.alias(schema.WINDOW_COLUMN))
-        .agg(
-            F.sum(known).alias("bytes"),
-            F.sum(F.when(F.col("repeats").isNull() & (F.col("outcome") == "rejected"), 1).otherwise(0)).alias(
-                "unknown"
-            ),
-        )
-    )
+def rate_question(wish: RecommendOptions, from_ms: int | None, to_ms: int | None) -> AuditQuery:
+    """The sums that rates are measured of."""
+    return AuditQuery(("broker", "topic", "outcome"), wish.window_ms, from_ms, to_ms)
+
+
+def measure_rates(rows: Iterable[Mapping[str, Any]], wish: RecommendOptions) -> list[TopicRate]:
+    """Of the rows of `rate_question`, in their order. Kafka's internal topics have no thresholds."""
+    sizes: dict[tuple[int, str], list[int]] = defaultdict(list)
+    unknown = set()
+    for (_, *key), of_window in groupby(rows, itemgetter(columns.WINDOW_COLUMN, "broker", "topic")):
+        outcomes, (broker, topic) = [*of_window], key
+        size = sum(row["offered_bytes"] - row[columns.REPEATS] for row in outcomes)
+        if size > 0 and topic not in INTERNAL_TOPICS:
+            sizes[broker, topic].append(size)
+            if any(row["outcome"] == "rejected" and row[columns.REPEATS_UNKNOWN] for row in outcomes):
+                unknown.add((broker, topic))
+    return [
+        TopicRate(*key, _find_percentile(sorted(found), wish.percentile / 100), max(found), len(found), key in unknown)
+        for key, found in sizes.items()
+    ]
+
+
+def _find_percentile(ordered: Sequence[int], share: float) -> float:
+    """Between two values in proportion, as Spark's `percentile` has it."""
+    position = (len(ordered) - 1) * share
+    low, high = math.floor(position), math.ceil(position)
+    if ordered[low] == ordered[high]:
+        return float(ordered[low])
+    return (high - position) * ordered[low] + (position - low) * ordered[high]
+
+
+def find_peaks(rates: Iterable[TopicRate], wish: RecommendOptions) -> list[TopicPeak]:
+    """Of each topic, in the order of their names."""
     found: dict[str, TopicPeak] = {}
     brokers: dict[str, list[int]] = defaultdict(list)
     seconds = wish.window_ms / 1000
-    sums = per_window.where("bytes > 0").groupBy("broker", "topic")
-    for row in sums.agg(
-        F.percentile("bytes", wish.percentile / 100).alias("usual"),
-        F.max("bytes").alias("most"),
-        F.count(F.lit(1)).alias("windows"),
-        (F.sum("unknown") > 0).alias("unknown"),
-    ).collect():
-        brokers[row["topic"]].append(row["broker"])
-        each = TopicPeak(
-            row["topic"], row["broker"], row["usual"] / seconds, row["most"] / seconds, row["windows"], row["unknown"],
-            (),
-        )  # fmt: skip
+    for rate in rates:
+        brokers[rate.topic].append(rate.broker)
+        usual, most = rate.usual / seconds, rate.most / seconds
+        each = TopicPeak(rate.topic, rate.broker, usual, most, rate.windows, rate.unknown, ())
         if each.topic not in found or (each.rate, -each.broker) > (found[each.topic].rate, -found[each.topic].broker):
             found[each.topic] = each
     return [found[topic]._replace(brokers=tuple(sorted(brokers[topic]))) for topic in sorted(found)]

@@ -1,17 +1,23 @@
-# `produce-gateway audit recommend`: its options. The same manners as cli.py: the document goes to stdout, and PySpark
-# is imported only after the options are known to be right.
+# `produce-gateway audit recommend`: its options. The same manners as cli.py: the document goes to stdout, and
+# what answers is imported only after the options are known to be right.
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from gateway.audit import cli
 from gateway.audit.answers.answer import dump_json
 from gateway.audit.answers.options import add_format_option
 from policies.units import parse_size
+
+if TYPE_CHECKING:
+    from gateway.audit.batch.query import CountedRecords
+    from gateway.audit.cli import SourceOptions
+    from gateway.audit.whatif.recommend import RecommendOptions, TopicRate
 
 _EPILOG: Final = """\
 The command prints a document that `produce-gateway policies apply` takes, with the reasons as comments:
@@ -30,7 +36,7 @@ def main(argv: list[str]) -> int:
         work = _prepare_recommendation(_make_parser().parse_args(argv[1:]))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.run_guarded(work)
+    return cli.run_guarded(work, needs_spark=False)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -44,6 +50,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--reserve", default="5%", metavar="SHARE", help="of the total, for topics without a threshold (%(default)s)")
     add_format_option(parser, ("yaml", "json"))
     cli.add_source_options(parser)
+    cli.add_engine_option(parser)
     return parser
 
 
@@ -62,28 +69,50 @@ def _prepare_recommendation(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
-        from gateway.audit.batch import job, tables, transforms
+        from gateway.audit.batch import tables
+        from gateway.audit.batch.query import AuditQuery
         from gateway.audit.whatif import recommend
 
         wish = recommend.RecommendOptions(total, options.percentile, headroom, least, reserve, window_ms)
-        question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
-        with cli.open_records_within(reading, tell) as records:
-            tell("looking for the busiest times")
-            rows = transforms.filter_by_start(records.rows, reading.start_ms, reading.end_ms)
-            topics = recommend.find_peaks(rows, wish)
-            integrity = job.find_gaps(records, question, tell)
+        question = AuditQuery((), None, reading.start_ms, reading.end_ms)
+        with _open_rates(reading, wish, tell) as (rates, records):
+            topics = recommend.find_peaks(rates, wish)
+            integrity = records.find_gaps(question, tell)
+            sources = records.sources
         try:
             advice = recommend.advise_thresholds(topics, wish)
         except recommend.InfeasibleThresholds as error:
             return cli.report_failure(str(error))
         if options.format == "json":
             made = recommend.advice_json(advice, wish)
-            text = dump_json({**made, "sources": records.sources, "integrity": tables.integrity_json(integrity)})
+            text = dump_json({**made, "sources": sources, "integrity": tables.integrity_json(integrity)})
         else:
             text = recommend.advice_yaml(advice, wish, integrity.complete).rstrip("\n")
         return cli.print_result(text, cli.INCOMPLETE if options.strict and not integrity.complete else cli.OK)
 
     return work
+
+
+@contextmanager
+def _open_rates(
+    reading: SourceOptions, wish: RecommendOptions, tell: Callable[[str], None]
+) -> Iterator[tuple[list[TopicRate], CountedRecords]]:
+    """The rates of the sources' records in either engine, and these themselves."""
+    from gateway.audit.whatif import recommend
+
+    bounds = (reading.start_ms, reading.end_ms)
+    found = cli.open_local_records(reading, reading.start_ms)
+    if found is not None:
+        with found.open_groups(recommend.rate_question(wish, *bounds), tell) as rows:
+            yield recommend.measure_rates(rows, wish), found
+        return
+    cli.check_spark("this recommendation")
+    from gateway.audit.batch import transforms
+    from gateway.audit.whatif import rates
+
+    with cli.open_records_within(reading, tell) as records:
+        tell("looking for the busiest times")
+        yield rates.measure_rates(transforms.filter_by_start(records.rows, *bounds), wish), records
 
 
 def _parse_size_option(name: str, text: str) -> float:

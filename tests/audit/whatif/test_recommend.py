@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from gateway import policy_document as document
 from gateway.audit import cli
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.whatif import rates
 from gateway.audit.whatif.recommend import (
     InfeasibleThresholds,
     RecommendOptions,
@@ -21,6 +24,8 @@ from gateway.audit.whatif.recommend import (
     advice_yaml,
     advise_thresholds,
     find_peaks,
+    measure_rates,
+    rate_question,
     threshold_reasons,
 )
 from policies.definitions.policy_set import PolicySet
@@ -160,14 +165,49 @@ def test_each_topic_has_its_reason_beside_it() -> None:
 # --- what is wanted ---------------------------------------------------------------------------------------------------
 
 
+Peaks = Callable[[Sequence[str], RecommendOptions], list[TopicPeak]]
+
+
 @pytest.fixture
-def usage(unique: Callable[[Sequence[str | None]], DataFrame]) -> Callable[[Sequence[str]], DataFrame]:
+def peaks(records: Callable[[Sequence[str | None]], Any]) -> Peaks:
+    """The peaks of these lines, in either engine."""
+
+    def find(lines: Sequence[str], wish: RecommendOptions) -> list[TopicPeak]:
+        found = records(lines)
+        if isinstance(found, LocalRecords):
+            return find_peaks(measure_rates(found.sum_groups(rate_question(wish, None, None)), wish), wish)
+        return find_peaks(rates.measure_rates(found.rows, wish), wish)
+
+    return find
+
+
+def test_spark_measures_the_same_rates(unique: Callable[[Sequence[str | None]], DataFrame]) -> None:
     from gateway.audit.batch import transforms
 
-    return lambda lines: transforms.explode_rows(unique(lines))
+    chance, lines = random.Random(5), []
+    for seq in range(150):
+        rows = [
+            records.Row(
+                chance.randrange(-1, 2),
+                chance.choice(("clicks", "é", "quiet", "__consumer_offsets")),
+                outcome=chance.choice(("accepted", "rejected", "errored", "would_reject")),
+                reason="x",
+                bytes=chance.choice((0, 7, chance.randrange(10**9))),
+                repeats=chance.choice((None, 0, 7)),
+            )
+            for _ in range(4)
+        ]
+        lines += records.interval(seq, [row for row in rows if not row.repeats or row.bytes], version=1 + seq % 2)
+    wish = RecommendOptions(1e9, percentile=37.3, window_ms=7000)
+    bounds = (records.START + 500, records.START + 120_000)
+    ours = measure_rates(LocalRecords([records.LineSource(lines)]).sum_groups(rate_question(wish, *bounds)), wish)
+    rows_of_usage = transforms.filter_by_start(transforms.explode_rows(unique(lines)), *bounds)
+    assert sorted(ours) == sorted(rates.measure_rates(rows_of_usage, wish))
+    assert len(ours) == 9
+    assert len({rate.usual % 1 for rate in ours}) > 3
 
 
-def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+def test_the_percentile_of_first_attempts_on_the_busiest_broker(peaks: Peaks) -> None:
     lines = []
     for second in range(200):  # windows of a second: 1000, 2000, … 200,000 bytes on broker 2, half as much on broker 1
         size = 1000 * (second + 1)
@@ -180,19 +220,19 @@ def test_the_percentile_of_first_attempts_on_the_busiest_broker(usage: Callable[
             records.Row(1, topic="__consumer_offsets", bytes=10**9, repeats=0),
         ]
         lines += records.interval(second, rows)
-    (found,) = find_peaks(usage(lines), RecommendOptions(1e9, percentile=50, window_ms=1000))
+    (found,) = peaks(lines, RecommendOptions(1e9, percentile=50, window_ms=1000))
     assert found == TopicPeak("clicks", 2, 100_500.0, 200_000.0, 200, unknown=False, brokers=(1, 2))
 
 
-def test_rates_are_those_of_windows_with_traffic(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+def test_rates_are_those_of_windows_with_traffic(peaks: Peaks) -> None:
     lines = [*records.interval(0, [records.Row(bytes=60_000)]), *records.interval(3600, [records.Row(bytes=120_000)])]
-    (found,) = find_peaks(usage(lines), RecommendOptions(1e9, percentile=50))
+    (found,) = peaks(lines, RecommendOptions(1e9, percentile=50))
     assert (found.rate, found.most, found.windows) == (1500.0, 2000.0, 2), "not diluted by an hour without"
 
 
-def test_attempts_that_can_not_be_told_from_repeats_are_said_so(usage: Callable[[Sequence[str]], DataFrame]) -> None:
+def test_attempts_that_can_not_be_told_from_repeats_are_said_so(peaks: Peaks) -> None:
     rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=60_000)
-    (found,) = find_peaks(usage(records.interval(0, [rejected], version=1)), RecommendOptions(1e9))
+    (found,) = peaks(records.interval(0, [rejected], version=1), RecommendOptions(1e9))
     assert found.unknown
 
 

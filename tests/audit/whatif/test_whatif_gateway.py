@@ -1,5 +1,5 @@
-# The what-if and the recommendation with a real gateway, real producers that are rejected and send again, and Spark:
-# what the policy in force would have done is what it did, and what is recommended the gateway takes.
+# The what-if and the recommendation with a real gateway and real producers that are rejected and send again, in both
+# engines: what the policy in force would have done is what it did, and what is recommended the gateway takes.
 #
 # Here as long as it takes for thresholds to close and open again; `python -m tests.integration.accounts.whatif_full`
 # looks at each minute of five.
@@ -66,13 +66,19 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
 ) -> None:
     # A store of its own: what is applied below would hold for every gateway of this cluster, those of other tests too.
     store = {"policies_store": {"topic": "__policies-what-if"}}
+
+    def in_both(*args: str) -> str:
+        local, of_spark = (run("audit", *args, "--engine", engine) for engine in ("local", "spark"))
+        assert local == of_spark
+        return local
+
     with Gateway(kafka.bootstrap_servers, {**POLICY, **store}) as gateway:
         offer_to(kafka, gateway, SECONDS, LIGHT_LOADS)
         wait_for("the spool to have everything", lambda: _bytes(sums(gateway.spooled())) == _bytes(gateway.counted()))
 
         wish = tmp_path / "wish.yaml"
         asked = ("--total", "2MB", "--min", "100kB", "--window", "5s")
-        wish.write_text(run("audit", "recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
+        wish.write_text(in_both("recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
         recommended = document.parse_document(wish.read_text(), str(wish))
         run("policies", "apply", str(wish), "--url", gateway.admin)
         told = document.read_document(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
@@ -84,7 +90,7 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
         policy = tmp_path / "gateway.yaml"
         policy.write_text(yaml.safe_dump({"upstream": {"bootstrap_servers": kafka.bootstrap_servers}, **POLICY}))
         source = ("--spool", str(gateway.spool), "--quiet", "--format", "json")
-        same = outcomes(json.loads(run("audit", "what-if", str(policy), *source)))
+        same = outcomes(json.loads(in_both("what-if", str(policy), *source)))
 
     rejected = {topic: really for (topic, outcome), (really, _) in same.items() if outcome == "rejected"}
     assert rejected.keys() >= {"whatif-clicks", "whatif-orders", "whatif-logs"}
