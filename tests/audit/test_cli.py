@@ -203,6 +203,15 @@ def test_without_pyspark_what_is_sparks_says_what_to_install(
     assert "records 1" in capsys.readouterr().out
 
 
+def test_what_is_to_be_replayed_is_left_to_spark_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = tmp_path / "a.jsonl"
+    spool.write_text(interval(0)[0] + "\n")
+    for size, replays, is_local in ((8, True, True), (7, True, False), (1, False, True)):
+        monkeypatch.setattr(opening, "LOCAL_BYTES", size * spool.stat().st_size)
+        found = opening.open_sources(None, "", {}, [str(spool)], always=False, replays=replays)
+        assert (found is not None) is is_local
+
+
 def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row(client_id="a", outcome="rejected", reason="fence", bytes=5), Row(client_id="b", bytes=7)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(interval(0, rows)) + "\n")

@@ -78,7 +78,7 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
 
         wish = tmp_path / "wish.yaml"
         asked = ("--total", "2MB", "--min", "100kB", "--window", "5s")
-        wish.write_text(in_both("recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
+        wish.write_text(run("audit", "recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
         recommended = document.parse_document(wish.read_text(), str(wish))
         run("policies", "apply", str(wish), "--url", gateway.admin)
         told = document.read_document(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
@@ -90,6 +90,7 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
         policy = tmp_path / "gateway.yaml"
         policy.write_text(yaml.safe_dump({"upstream": {"bootstrap_servers": kafka.bootstrap_servers}, **POLICY}))
         source = ("--spool", str(gateway.spool), "--quiet", "--format", "json")
+        in_both("recommend", *asked, *source)
         same = outcomes(json.loads(in_both("what-if", str(policy), *source)))
 
     rejected = {topic: really for (topic, outcome), (really, _) in same.items() if outcome == "rejected"}
