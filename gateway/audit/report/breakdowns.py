@@ -17,6 +17,8 @@ _STEPS_MS: Final = tuple(s * 1000 for s in (60, 300, 900, 3600, 86_400))
 _MAX_STEPS: Final = 3000  # of levels and episodes
 _MAX_NAMES: Final = 25  # of a table
 _MAX_EPISODES: Final = 50
+_MAX_REFUSED: Final = 1000  # principals that a question names
+REFUSED_SUMS: Final = ("rejected_bytes", "dropped_bytes", "discarded_bytes")
 DIMENSIONS: Final = ("group", "broker", "gateway", "software")
 
 
@@ -35,14 +37,19 @@ class BreakdownPlan:
         return [each for each in (self.levels, self.episodes, self.before) if each is not None]
 
 
-def plan_breakdowns(rows: Sequence[Mapping[str, Any]], whole: AuditQuery, span: IntervalSpan) -> BreakdownPlan:
-    """`rows`: sums by all of DIMENSIONS, which are few; `whole`: the report's bounds; `span`: of its intervals."""
+def plan_breakdowns(
+    rows: Sequence[Mapping[str, Any]], refused: Sequence[str], whole: AuditQuery, span: IntervalSpan
+) -> BreakdownPlan:
+    """`rows`: sums by all of DIMENSIONS, which are few; `refused`: the principals of whom there are REFUSED_SUMS;
+    `whole`: the report's bounds; `span`: of its intervals.
+    """
     length = span.latest_ms + 1 - span.first_ms
     step = next((each for each in _STEPS_MS if length <= each * _MAX_STEPS), _STEPS_MS[-1])
     groups, brokers, gateways, software = (_sum_dimension(rows, name) for name in DIMENSIONS)
     of_groups = replace(whole, by=("group",), only=tuple(each.names[0] for each in groups if each.names))
-    refused = replace(whole, by=episodes.BY, window_ms=step, noted=episodes.NOTED_SUMS)
-    sums = tables.sum_rows(rows)
+    # Of all others there are as many sums of steps, and no episode.
+    only = tuple(refused) if len(refused) <= _MAX_REFUSED else None
+    of_refused = replace(whole, by=episodes.BY, window_ms=step, only=only, noted=episodes.NOTED_SUMS)
     before = None
     if whole.from_ms is not None:
         end = span.last_ms if whole.to_ms is None else whole.to_ms
@@ -50,7 +57,7 @@ def plan_breakdowns(rows: Sequence[Mapping[str, Any]], whole: AuditQuery, span: 
     return BreakdownPlan(
         ReportBreakdowns(groups, brokers, gateways, software, step),
         replace(of_groups, window_ms=step),
-        refused if sums["rejected_bytes"] or sums["dropped_bytes"] or sums["discarded_bytes"] else None,
+        of_refused if refused else None,
         before,
     )
 

@@ -47,7 +47,8 @@ def gather_facts(
     whole = AuditQuery((), None, from_ms, to_ms)
     by_topic, by_client = replace(whole, by=("topic",)), replace(whole, by=CLIENT_COLUMNS)
     by_place = replace(whole, by=breakdowns.DIMENSIONS)
-    records.prepare([by_topic, by_client, by_place], whole, tell)
+    of_refused = replace(whole, by=("principal",), noted=breakdowns.REFUSED_SUMS)
+    records.prepare([by_topic, by_client, by_place, of_refused], whole, tell)
     bound = from_ms or to_ms or 0
     span = next(iter(records.measure_spans(whole, tell)), IntervalSpan(0, bound, bound, bound, None))
     tell("summing up topics, clients and places")
@@ -55,12 +56,13 @@ def gather_facts(
     busiest = records.rank_groups(by_client, columns.OFFERED, clients, least=0)
     losers = records.rank_groups(by_client, DROPPED, clients)
     places = records.sum_groups(by_place)
+    refused = [str(row["principal"]) for row in records.sum_groups(of_refused)]
 
     times, cell_ms = choose_windows(span.first_ms, span.latest_ms)
     by_window = replace(whole, window_ms=times.step_ms)
     by_reason = replace(by_window, by=("outcome", "reason"))
     of_topics = replace(by_window, by=by_topic.by, only=tuple(str(row["topic"]) for row in largest.rows))
-    plan = breakdowns.plan_breakdowns(places, whole, span)
+    plan = breakdowns.plan_breakdowns(places, refused, whole, span)
     records.prepare([by_reason, of_topics, *plan.questions], by_window, tell)
     tell("summing up reasons and windows")
     reasons = records.sum_groups(by_reason)
