@@ -162,6 +162,7 @@ class _Parts:
         yield ValueBatch([line.encode() for line in self._parts[part]], lambda _: "", len(self._parts[part]))
 
 
+_ENGINES = (("--engine", "spark"), ("--engine", "local"))
 _LIVES = st.lists(st.sets(st.integers(-400, 100), max_size=12), min_size=1, max_size=4)
 
 
@@ -196,22 +197,21 @@ def test_storage_recommendations_and_what_ifs_read_what_they_need_and_say_what_a
     limit = "thresholds: {total.bytes.in.per.sec.threshold: 10, topics: {clicks: {bytes.in.per.sec.threshold: 1}}}"
     policy.write_text(f"upstream: {{bootstrap_servers: 'k:9092'}}\n{limit}\n")
     since = f"{datetime.fromtimestamp(FROM_MS / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    for asked, warm_up_ms in (
-        (("storage",), 0),
-        (("recommend", "--total", "1MB"), 0),
-        (("what-if", policy), 300_000),
+    for asked, engines, warm_up_ms in (
+        (("storage",), ((),), 0),
+        (("recommend", "--total", "1MB"), _ENGINES, 0),
+        (("what-if", policy), _ENGINES, 300_000),
     ):
-        found = []
-        for source in (address, ("--spool", spool)):
-            assert command(*asked, *source, "--from", since, "--format", "json") == 0
-            out, err = capsys.readouterr()
-            answer = json.loads(out)
-            del answer["sources"], answer["integrity"]
-            found.append((answer, err))
-        (answer, said), (whole, _) = found
-        assert answer == whole
+        answers, counts = [], []
+        for source in (("--spool", spool), *((*address, *engine) for engine in engines)):
+            assert command(*asked, *source, "--from", since, "--format", "json", "--quiet") == 0
+            answer = json.loads(capsys.readouterr().out)
+            del answer["sources"]
+            counts.append(answer.pop("integrity")["records"])
+            answers.append(answer)
+        assert all(answer == answers[0] for answer in answers)
         read = [at for at, _ in BUSY if at >= FROM_MS - HOUR_MS - warm_up_ms]
-        assert f"{address[-1]}: {len(read)} records" in said
+        assert counts == [len(BUSY), *[len(read) for _ in engines]]
 
 
 @pytest.mark.kafka
