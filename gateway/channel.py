@@ -39,7 +39,7 @@ from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, KeptVolumes, StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 
-PROTOCOL = 12
+PROTOCOL = 13
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (

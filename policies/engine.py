@@ -163,7 +163,9 @@ class PolicyEngine:
     def needs_pacing(self) -> bool:
         """Whether `pace_limits` has to be called every pacing.PACE_S."""
         rules = self._rules
-        return self.groups.needs_pacing or (rules.has_total and rules.delays_under(self._effect))
+        return self.groups.needs_pacing or (
+            rules.has_total and (rules.delays_under(self._effect) or (rules.burst_s > 0.0 and self.fleet.has_others))
+        )
 
     @property
     def next_tick_at(self) -> float:

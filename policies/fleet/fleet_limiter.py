@@ -73,6 +73,11 @@ class FleetShares:
         return 1 if self.page is None else self.page.workers
 
     @property
+    def has_others(self) -> bool:
+        """Whether other workers, here or elsewhere, keep the same limits."""
+        return self.worker_count > 1 or self.gateways > 1
+
+    @property
     def burst_s(self) -> float:
         """Seconds of its rate that a bucket may save."""
         return SHARED_BURST_S if self.gateways > 1 else BURST_S

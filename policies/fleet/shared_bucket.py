@@ -33,6 +33,11 @@ class SharedBucket(TokenBucket):
         self._row.release_row()
 
     @property
+    def spent(self) -> float:
+        """The total amount that all workers took."""
+        return self._row.spent
+
+    @property
     def owed_tokens(self) -> float:
         self._adopt_latest(self._updated_at)
         return super().owed_tokens
@@ -60,8 +65,8 @@ class SharedBucket(TokenBucket):
                 super().forgive_debt(most)
             self._publish_state()
 
-    def set_rate(self, rate: float, now: float) -> None:
-        super().set_rate(rate, now)
+    def set_rate(self, rate: float, now: float, burst_s: float | None = None) -> None:
+        super().set_rate(rate, now, burst_s)
         self._publish_state()
 
     def _refill_tokens(self, now: float) -> None:

@@ -102,13 +102,16 @@ class TokenBucket:
         if limit < before:
             self.forgive_debt(most)
 
-    def set_rate(self, rate: float, now: float) -> None:
-        """Set another rate. The debt stays the same number of bytes.
+    def set_rate(self, rate: float, now: float, burst_s: float | None = None) -> None:
+        """Set another rate, and the seconds of it that may be saved; None: as many as before. The debt stays the same
+        number of bytes.
 
         Raises:
             ValueError: the rate never pays a debt.
         """
         self._refill_tokens(now)
+        if burst_s is not None:
+            self._burst_s = burst_s
         self._apply_rate(rate)
 
     def set_burst(self, burst_s: float, now: float) -> None:

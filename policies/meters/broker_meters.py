@@ -28,12 +28,13 @@ class PeerTraffic(NamedTuple):
     """The traffic of all other workers of the fleet to one broker: bytes per second, one-minute EWMA.
 
     `fading`: those bytes of `topics` that no worker brings any more: an average remembers them, and other workers bring
-    them now.
+    them now. `near`: those that this gateway's other workers bring.
     """
 
     rate: float = 0.0
     topics: Mapping[bytes, float] = {}
     fading: Mapping[bytes, float] = {}
+    near: Mapping[bytes, float] = {}
 
 
 NO_PEER_TRAFFIC: Final = PeerTraffic()
@@ -93,6 +94,7 @@ class BrokerMeters:
             self._unconfirmed.add(topic)
         meter.peer_rate = self._peer_traffic.topics.get(topic, 0.0)
         meter.fading_rate = self._peer_traffic.fading.get(topic, 0.0)
+        meter.near_rate = self._peer_traffic.near.get(topic, 0.0)
         return meter
 
     def confirm_topic(self, topic: bytes) -> TopicMeter | None:
@@ -182,6 +184,7 @@ class BrokerMeters:
         for meter in self.topics.values():
             meter.peer_rate = others.topics.get(meter.name, 0.0)
             meter.fading_rate = others.fading.get(meter.name, 0.0)
+            meter.near_rate = others.near.get(meter.name, 0.0)
 
     def tick_meters(self, ticks: int) -> bool:
         """Apply that many ticks.

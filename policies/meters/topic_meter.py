@@ -21,11 +21,13 @@ class TopicMeter(FleetMeter):
     protection affects it (`is_affected`). `messages`: counted by the hot path like `uncounted`, for resource groups.
     `is_confirmed`: a broker has said that there is such a topic; else it may be a name that a client made up.
 
+    `near_rate`: of `peer_rate`, what this gateway's other workers bring.
+
     Written by thresholds: `explicit_limit`, the topic's own threshold, None = the broker's implicit share;
     `counted_in_bucket`, of `uncounted` what the topic's bucket knows of. Written by resource groups: `by_principal`,
     `group_version`, `counted_in_group`.
 
-    `paced_topic`, `group_limit`: what the pacer and resource groups keep of this topic; they alone know the types.
+    `topic_bucket`, `group_limit`: what thresholds and resource groups keep of this topic; they alone know the types.
     They are here because a look into a dictionary for each request, and forgetting what has gone, would cost more.
     """
 
@@ -42,8 +44,9 @@ class TopicMeter(FleetMeter):
         "is_confirmed",
         "messages",
         "name",
-        "paced_topic",
+        "near_rate",
         "thresholds_free_to",
+        "topic_bucket",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -54,7 +57,8 @@ class TopicMeter(FleetMeter):
         self.is_affected = False
         self.messages = 0
         self.is_confirmed = False
-        self.paced_topic: object = None
+        self.near_rate = 0.0
+        self.topic_bucket: object = None
         self.counted_in_bucket = 0
         self.group_limit: object = None
         self.by_principal = False

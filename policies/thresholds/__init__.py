@@ -10,4 +10,5 @@
 # rejecting.py      thresholds by rejection: the one-minute rate decides
 # bursting.py       the same, with a bound on what passes before the average shows it
 # pacing.py         thresholds by delay: two debts, the shorter one is waited for
+# buckets.py        the token buckets of a total and its topics, which both of these go by
 # claims.py         what topics claim of a total that several processes share

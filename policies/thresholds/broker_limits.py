@@ -247,11 +247,9 @@ class BrokerLimits:
     # --- our part of them ---------------------------------------------------------------------------------------------
 
     @property
-    def delays_requests(self) -> bool:
-        """Whether requests wait for our part of the total."""
-        return (
-            self.strategy.delays_requests or self.storage_throttle is not None or self.affected_limits.delays_requests
-        )
+    def shares_total(self) -> bool:
+        """Whether requests wait for our part of the total, or are rejected because of it."""
+        return self.strategy.shares_total or self.storage_throttle is not None or self.affected_limits.delays_requests
 
     def set_affected_topics(self, affected: AffectedIndex, now: float) -> None:
         """Storage protection affects these topics."""
@@ -264,7 +262,7 @@ class BrokerLimits:
             limit.limiter.apply_share(now)
 
     def is_hungry(self, now: float) -> bool:
-        """Whether any request has to wait for our part of the total."""
+        """Whether any request has to wait for our part of the total, or is rejected because of it."""
         return self.strategy.is_hungry(now) or any(
             now < each.limiter.hungry_until for each in self._storage_throttles()
         )

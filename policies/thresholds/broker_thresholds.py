@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from policies.fleet.fleet_limiter import FleetShares
     from policies.meters.broker_meters import BrokerMeters
-    from policies.meters.meter import FleetMeter, TickSchedule
+    from policies.meters.meter import TickSchedule
     from policies.meters.topic_meter import TopicMeter
 
 
@@ -195,10 +195,10 @@ class BrokerThresholds:
             return None
         return self.fleet.share_of(total_key(self.meters.node_id), self.configured_total) * self.effect.factor
 
-    def portion_of(self, meter: FleetMeter) -> float:
-        """Ours of a threshold where it delays or has a burst, 0..1: by our part of the traffic of topic or total."""
-        processes = self.fleet.processes
-        if processes == 1:
+    def portion_of(self, meter: TopicMeter) -> float:
+        """This gateway's of a topic's threshold where that delays or has a burst, 0..1: by its part of the traffic."""
+        gateways = self.fleet.gateways
+        if gateways == 1:
             return 1.0
         whole = meter.fleet_rate - meter.fading_rate
-        return max(1.0 / processes, meter.rate / whole if whole > 0.0 else 0.0)
+        return max(1.0 / gateways, (meter.rate + meter.near_rate) / whole if whole > 0.0 else 0.0)

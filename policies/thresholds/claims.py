@@ -11,27 +11,30 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from policies.fleet.shared_bucket import SharedBucket
 from policies.limits.bucket import TokenBucket
-from policies.limits.limiter import BURST_S, DEBT_S, SoleClient
+from policies.limits.limiter import SoleClient
 
 CLAIM_S: Final = 1.0
 SMOOTH_S: Final = 2.5  # a topic's use is smoothed over about this many seconds
 SLACK_DEBT_S: Final = 1.0  # the most that a topic may owe, beyond the total's debt, for having used what others left
 
 
-class PacedTopic:
-    """One topic in use: its bucket, and whether one client alone asks about it. `waits_until`: a client waits for it,
-    or has waited no longer than CLAIM_S ago.
+class TopicBucket:
+    """One topic in use: its bucket, and whether one client alone asks about it. `count`: of such buckets that share its
+    threshold. `waits_until`: a client waits for it, or has waited no longer than CLAIM_S ago.
     """
 
-    __slots__ = ("_measured", "_use", "bucket", "sole_client", "waits_until")
+    __slots__ = ("_measured", "_spent", "_use", "_whole_use", "bucket", "count", "sole_client", "waits_until")
 
-    def __init__(self, rate: float, now: float) -> None:
-        self.bucket = TokenBucket(rate, BURST_S, DEBT_S + SLACK_DEBT_S, now)
+    def __init__(self, bucket: TokenBucket, count: int) -> None:
+        self.bucket = bucket
+        self.count = count
         self.sole_client = SoleClient()
         self.waits_until = -math.inf
         self._measured = 0  # of its meter's `uncounted`
-        self._use = 0.0
+        self._spent = bucket.spent if isinstance(bucket, SharedBucket) else 0.0
+        self._use = self._whole_use = 0.0
 
     def mark_waiting(self, wait: float, now: float) -> None:
         """A client waits for so long."""
@@ -45,11 +48,17 @@ class PacedTopic:
         """`uncounted` begins at 0 again."""
         self._measured -= counted
 
-    def measure_use(self, counted: int, elapsed: float) -> float:
-        """Bytes per second, as of now."""
-        self._use += min(1.0, elapsed / SMOOTH_S) * ((counted - self._measured) / elapsed - self._use)
+    def measure_use(self, counted: int, elapsed: float) -> tuple[float, float]:
+        """Bytes per second by this worker as of now, and which part that is of this gateway's, 0..1."""
+        weight = min(1.0, elapsed / SMOOTH_S)
+        self._use += weight * ((counted - self._measured) / elapsed - self._use)
         self._measured = counted
-        return self._use
+        if not isinstance(self.bucket, SharedBucket):
+            return self._use, 1.0 / self.count
+        spent = self.bucket.spent
+        self._whole_use += weight * ((spent - self._spent) / elapsed - self._whole_use)
+        self._spent = spent
+        return self._use, min(1.0, self._use / self._whole_use) if self._whole_use > 0.0 else 1.0
 
 
 class TopicClaims:

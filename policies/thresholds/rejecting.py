@@ -25,7 +25,7 @@ class ThresholdRejecter(ThresholdStrategy):
     """The topics of one broker that are over."""
 
     __slots__ = ("_candidates", "_over", "_thresholds")
-    delays_requests = False
+    delays_requests = shares_total = False
 
     def __init__(self, thresholds: BrokerThresholds) -> None:
         self._thresholds = thresholds

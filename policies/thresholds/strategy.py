@@ -16,11 +16,12 @@ class ThresholdStrategy:
     """Decides about requests beyond the thresholds of one broker, and is told of changes. It alone says which
     topics have to be asked about (`TopicMeter.set_thresholds_ask`).
 
-    `delays_requests`: requests wait for the total, which is ours in part.
+    `delays_requests`: requests wait for the total. `shares_total`: it is ours in part.
     """
 
     __slots__ = ()
     delays_requests: ClassVar[bool]
+    shares_total: ClassVar[bool]
 
     def judge_request(
         self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
@@ -78,7 +79,7 @@ class ThresholdStrategy:
         return 0.0
 
     def is_hungry(self, now: float) -> bool:
-        """Whether a request has to wait for the total."""
+        """Whether a request has to wait for our part of the total, or is rejected because of it."""
         return False
 
     @property

@@ -25,7 +25,6 @@ WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
 OWED_S: Final = 3.0  # seconds' worth beyond a limit that may be paid back later, whenever others' demand ends
 UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
-FLEET_EXCESS: Final = 0.3  # of a total that rejects, over several workers, of one gateway or more
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
 IDLE_SHARE: Final = 2.0  # … after IDLE_AFTER_S with less than half of it: a second's worth is saved
@@ -154,16 +153,15 @@ class Limit:
 
 
 class RejectingTotal:
-    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md),
-    and over several workers FLEET_EXCESS more, as found (docs/reliability.md).
+    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md).
 
     Attributes:
         taken: bytes in this second. `most`: the seconds' worth that was ever beyond the total.
     """
 
-    def __init__(self, name: str, rate: float, burst_s: float, slack: float, *, is_fleet: bool = False) -> None:
+    def __init__(self, name: str, rate: float, burst_s: float, slack: float) -> None:
         self.name = name
-        self.rate = rate * (1.0 + FLEET_EXCESS * is_fleet)
+        self.rate = rate
         self.burst_s = burst_s
         self.slack = slack
         self.taken = self.most = 0.0

@@ -597,14 +597,7 @@ class World:
                 limits[consumer.client_id, node_id, "fetch"] = self._reading_limit(name, [consumer], node_id)
         if theme == "reject" and not self.judge.rejecting:
             self.judge.rejecting = {
-                node_id: RejectingTotal(
-                    f"total of broker {node_id}",
-                    self.limit,
-                    BURST_S,
-                    slack,
-                    is_fleet=self.plan.gateways * self.plan.workers > 1,
-                )
-                for node_id in nodes
+                node_id: RejectingTotal(f"total of broker {node_id}", self.limit, BURST_S, slack) for node_id in nodes
             }
         for key, limit in limits.items():
             known = self.judge.limits.get(key)

@@ -130,11 +130,13 @@ class FleetRates:
 
     def rates_without(self, number: int) -> Sums:
         """The rates of all workers but this one."""
-        mine = (sums for other, sums in self._workers.items() if other != number)
+        near = add_rates(sums for other, sums in self._workers.items() if other != number)
         fading = self._fading_rates(*self._departed)
-        found, gone = add_rates([*mine, self.peers, *fading]), add_rates(fading)
+        found, gone = add_rates([near, self.peers, *fading]), add_rates(fading)
         return {
-            node_id: each._replace(fading=gone[node_id].topics) if node_id in gone else each
+            node_id: each._replace(
+                fading=gone.get(node_id, NO_PEER_TRAFFIC).topics, near=near.get(node_id, NO_PEER_TRAFFIC).topics
+            )
             for node_id, each in found.items()
         }
 

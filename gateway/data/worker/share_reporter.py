@@ -115,7 +115,7 @@ class ShareReporter:
         claims = quotas.share_claims(now)
         for node_id, broker in self._engine.brokers.items():
             weight, hungry = claims.get(node_id, (0.0, False))
-            if not (broker.limits.delays_requests or weight):
+            if not (broker.limits.shares_total or weight):
                 continue
             key = total_key(node_id)
             taken = self._totals[key] = broker.total_bytes

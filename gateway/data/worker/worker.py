@@ -123,6 +123,7 @@ class DataPlane:
                 self.storage_follower.receive_storage(message)
             case LimitShares():
                 self.share_reporter.apply_shares(message, now)
+                self.periodic_tasks.wake_tasks()
             case PeerRates(brokers, processes):
                 self.world.engine.set_peer_traffic(brokers, processes)
             case AdminAnswer(token):

@@ -85,7 +85,7 @@ def test_topics_of_a_volume_share_a_part_of_the_total_and_others_do_not() -> Non
     assert verdict is not None
     assert verdict.reason == STORAGE_THROTTLE
     assert "producers to topics of broker 3 /d of broker 1 share 500.0 B/s" in verdict.text
-    assert broker.limits.delays_requests
+    assert broker.limits.shares_total
 
 
 def test_debts_outlive_a_change_and_a_pause() -> None:

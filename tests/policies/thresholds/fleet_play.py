@@ -1,12 +1,12 @@
-# Several gateways in front of one broker whose total delays, in a closed loop without network or clock: each with an
-# engine, producers, and the shares that the real allocator deals out from what all gateways report. A report takes a
+# Several gateways in front of one broker whose total they share, in a closed loop without network or clock: each with
+# an engine, producers, and the shares that the real allocator deals out from what all gateways report. A report takes a
 # while on its way, as between real gateways; rates of topics follow a tick.
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Final
 
@@ -15,7 +15,7 @@ from policies.fleet.demand import SAMPLE_S, DemandMeter
 from policies.fleet.keys import total_key
 from policies.fleet.page import SharedPage
 from policies.fleet.shares import LimitDemand, ShareAllocator
-from policies.meters.broker_meters import PeerTraffic
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 from tests.policies.fleet.fleet_sim import Book
 from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
@@ -29,7 +29,7 @@ URGENT_S: Final = 0.2  # between reports that say that a gateway has begun or en
 
 
 class Worker:
-    """One worker: its engine and what is connected to it. `own_rates`: as it told them last, by topic."""
+    """One worker: its engine and what is connected to it. `own_rates`: as it told them last."""
 
     def __init__(self, topics: Sequence[str], connections: list[Connection], page: SharedPage | None) -> None:
         self.engine = PolicyEngine(now=0.0, page=page)
@@ -37,7 +37,7 @@ class Worker:
         self.broker = self.engine.broker_meters(NODE)
         self.loop = Loop(self.engine, connections)
         self.demand = DemandMeter()
-        self.own_rates: dict[bytes, float] = {}
+        self.own_rates = NO_PEER_TRAFFIC
         self._taken = 0
 
     def measure_demand(self, now: float) -> dict[str, LimitDemand]:
@@ -62,7 +62,9 @@ class Gateway:
 
 
 class Fleet:
-    """`producers`: by gateway and worker, connections. `thresholds`: of topics."""
+    """`producers`: by gateway and worker, connections. `thresholds`: of topics. `burst_s`: they reject with that burst;
+    None: they delay.
+    """
 
     def __init__(
         self,
@@ -71,13 +73,15 @@ class Fleet:
         topics: Sequence[str],
         producers: Sequence[Sequence[list[Connection]]],
         seed: int = 1,
+        burst_s: float | None = None,
     ) -> None:
         self.total = total
+        self._burst_s = burst_s
         self.now = 0.0
         self._chance = random.Random(seed)
         self._order = count()
         self._mail: list[tuple[float, int, Callable[[], None]]] = []
-        self._rates: dict[int, dict[bytes, float]] = {}  # by gateway, as others know them
+        self._rates: dict[int, PeerTraffic] = {}  # by gateway, as others know them
         self.gateways = []
         for many in producers:
             own = [None] if len(many) == 1 else pages(len(many))
@@ -102,7 +106,10 @@ class Fleet:
         for gateway in self.gateways:
             gateway.allocator.set_limits({KEY: total})
             for worker in gateway.workers:
-                worker.engine.set_thresholds(total, thresholds, on_exceed="delay")
+                if self._burst_s is None:
+                    worker.engine.set_thresholds(total, thresholds, on_exceed="delay")
+                else:
+                    worker.engine.set_thresholds(total, thresholds, burst_s=self._burst_s)
 
     def run(self, until: float) -> None:
         while self.now < until:
@@ -140,7 +147,7 @@ class Fleet:
         gateway.sent_at, gateway.allocator.is_urgent = self.now, False
         gateway.book.own = {**gateway.book.own, **gateway.allocator.drain_changes()}
         gateway.allocator.mark_published([KEY])
-        uses, rates = dict(gateway.book.own), self._own_rates(gateway)
+        uses, rates = dict(gateway.book.own), _add_rates(worker.own_rates for worker in gateway.workers)
         due = self.now + self._chance.uniform(0.0, LATENCY_S)
 
         def arrive() -> None:
@@ -151,23 +158,23 @@ class Fleet:
 
         heapq.heappush(self._mail, (due, next(self._order), arrive))
 
-    def _own_rates(self, gateway: Gateway) -> dict[bytes, float]:
-        found: dict[bytes, float] = {}
-        for worker in gateway.workers:
-            for name, rate in worker.own_rates.items():
-                found[name] = found.get(name, 0.0) + rate
-        return found
-
     def _tell_rates(self) -> None:
         """One-minute rates of the others, as of their last tick."""
         for worker in self.workers:
-            worker.own_rates = {name: meter.rate for name, meter in worker.broker.topics.items()}
+            topics = {name: meter.rate for name, meter in worker.broker.topics.items()}
+            worker.own_rates = PeerTraffic(worker.broker.total.rate, topics)
         for number, gateway in enumerate(self.gateways):
             for worker in gateway.workers:
                 others = [rates for peer, rates in self._rates.items() if peer != number]
-                others += [other.own_rates for other in gateway.workers if other is not worker]
-                topics: dict[bytes, float] = {}
-                for rates in others:
-                    for name, rate in rates.items():
-                        topics[name] = topics.get(name, 0.0) + rate
-                worker.engine.set_peer_traffic({NODE: PeerTraffic(sum(topics.values()), topics)}, len(self.workers))
+                near = _add_rates(other.own_rates for other in gateway.workers if other is not worker)
+                traffic = _add_rates([near, *others])._replace(near=near.topics)
+                worker.engine.set_peer_traffic({NODE: traffic}, len(self.workers))
+
+
+def _add_rates(many: Iterable[PeerTraffic]) -> PeerTraffic:
+    total, topics = 0.0, dict[bytes, float]()
+    for each in many:
+        total += each.rate
+        for name, rate in each.topics.items():
+            topics[name] = topics.get(name, 0.0) + rate
+    return PeerTraffic(total, topics)

@@ -26,8 +26,8 @@ def test_a_worker_is_told_of_all_but_itself() -> None:
     brought.set_worker(2, rates(2, c=7.0))
     brought.set_peers({1: PeerTraffic(150.0, {b"b": 80.0})})
     assert brought.rates_without(0) == {
-        1: PeerTraffic(153.0, {b"a": 3.0, b"b": 80.0}),
-        2: PeerTraffic(7.0, {b"c": 7.0}),
+        1: PeerTraffic(153.0, {b"a": 3.0, b"b": 80.0}, near={b"a": 3.0}),
+        2: PeerTraffic(7.0, {b"c": 7.0}, near={b"c": 7.0}),
     }
     assert brought.own_rates() == {1: PeerTraffic(18.0, {b"a": 13.0, b"b": 5.0}), 2: PeerTraffic(7.0, {b"c": 7.0})}
 

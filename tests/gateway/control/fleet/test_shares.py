@@ -390,8 +390,8 @@ def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick(
     play.fleet.record_rates(1, rates(1, a=30.0))
     play.posted.clear()
     play.fleet.publish_peer_rates()
-    assert others(play, 0) == {1: PeerTraffic(30.0, {b"a": 30.0})}
-    assert others(play, 1) == {1: PeerTraffic(100.0, {b"a": 100.0})}
+    assert others(play, 0) == {1: PeerTraffic(30.0, {b"a": 30.0}, near={b"a": 30.0})}
+    assert others(play, 1) == {1: PeerTraffic(100.0, {b"a": 100.0}, near={b"a": 100.0})}
     assert [message.processes for number in range(2) for message in other_rates(play, number)] == [2, 2]
     play.posted.clear()
     play.fleet.record_rates(0, rates(1, a=101.0))
@@ -399,7 +399,7 @@ def test_workers_hear_what_the_others_bring_when_it_changed_or_at_the_next_tick(
     assert play.posted == []
     play.now += TICK_S
     play.fleet.publish_peer_rates()
-    assert others(play, 1) == {1: PeerTraffic(101.0, {b"a": 101.0})}
+    assert others(play, 1) == {1: PeerTraffic(101.0, {b"a": 101.0}, near={b"a": 101.0})}
     play.fleet.remove_worker(0)
     play.now += FADING_S
     play.fleet.publish_peer_rates()
@@ -594,19 +594,19 @@ def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do() -> No
     for number, rate in enumerate((30.0, 10.0)):
         play.fleet.record_rates(number, rates(1, a=rate))
     play.fleet.publish_peer_rates()
-    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}), 9: PeerTraffic(5.0)}
+    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}, near={b"a": 10.0}), 9: PeerTraffic(5.0)}
     play.fleet.on_exchange_state(False)
     play.step(shares.FROZEN_S)
     play.fleet.record_rates(0, rates(1, a=32.0))
     play.fleet.publish_peer_rates()
-    assert others(play, 1) == {1: PeerTraffic(732.0, {b"a": 632.0}), 9: PeerTraffic(5.0)}
+    assert others(play, 1) == {1: PeerTraffic(732.0, {b"a": 632.0}, near={b"a": 32.0}), 9: PeerTraffic(5.0)}
     play.step(shares.DECAY_S)
     play.fleet.record_rates(0, rates(1, a=30.0))
     play.fleet.publish_peer_rates()
-    assert others(play, 0) == {1: PeerTraffic(90.0, {b"a": 90.0})}, "10 of our other worker, 2 * 40 of 4 others"
+    assert others(play, 0) == {1: PeerTraffic(90.0, {b"a": 90.0}, near={b"a": 10.0})}, "and 2 * 40 of 4 others"
     play.fleet.on_exchange_state(True)
     play.fleet.publish_peer_rates()
-    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}), 9: PeerTraffic(5.0)}
+    assert others(play, 0) == {1: PeerTraffic(710.0, {b"a": 610.0}, near={b"a": 10.0}), 9: PeerTraffic(5.0)}
 
 
 def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:

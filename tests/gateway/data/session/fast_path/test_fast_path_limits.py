@@ -110,7 +110,7 @@ def state(on: Play, connections: list[Play]) -> list[Any]:
     buckets: list[Any] = [] if limits.storage_throttle is None else [limits.storage_throttle.limiter.bucket]
     buckets += [each.limiter.bucket for each in limits.affected_limits.throttles]
     buckets += [getattr(limits.strategy, "bucket", None)]
-    buckets += [getattr(each.paced_topic, "bucket", None) for each in meters.topics.values()]
+    buckets += [getattr(each.topic_bucket, "bucket", None) for each in meters.topics.values()]
     buckets += [line.bucket for _, line in sorted(world.quotas._limiters.items(), key=str)]
     for side in on.engine.groups._group_limits.values():
         buckets += [line.bucket for line in side.limiters]

@@ -1,0 +1,242 @@
+# The token buckets of one broker's thresholds: the total's, and one of each topic in use. Thresholds that delay
+# (pacing.py) and thresholds that reject with a burst (bursting.py) go by them: a request is beyond its threshold where
+# both owe.
+#
+# The hot path counts on in `uncounted`; what it counted is taken out of the buckets at the next look, as if it had come
+# evenly since the last one.
+#
+# All workers of a gateway share the buckets. With several gateways the total's has our part of the total, and a topic's
+# our portion of its threshold, cut where all portions are more than the part (claims.py).
+#
+# Knows no request and no clock.
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from policies.fleet.fleet_limiter import FleetLimiter
+from policies.fleet.keys import total_key
+from policies.limits.limiter import MAX_DELAY_S
+from policies.meters.meter import TICK_S
+from policies.thresholds.claims import CLAIM_S, SLACK_DEBT_S, TopicBucket, TopicClaims
+
+if TYPE_CHECKING:
+    from policies.meters.topic_meter import TopicMeter
+    from policies.thresholds.broker_thresholds import BrokerThresholds
+
+MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
+
+
+class ThresholdBuckets:
+    """The buckets of a broker that has a total threshold. `TopicMeter.topic_bucket` holds a topic's.
+
+    Attributes:
+        limiter: of the total. `total`: its bucket.
+    """
+
+    __slots__ = (
+        "_burst_s",
+        "_claims",
+        "_counted",
+        "_debt_s",
+        "_fleet",
+        "_name",
+        "_saved_s",
+        "_since",
+        "_thresholds",
+        "limiter",
+        "total",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        thresholds: BrokerThresholds,
+        name: str,
+        burst_s: float,
+        topic_debt_s: float,
+        now: float = math.inf,
+    ) -> None:
+        """`name`: of the total's bucket, which isn't that of storage (BrokerLimits.storage_throttle), though both are
+        of the same total. `burst_s`: the seconds that a bucket may save, and `topic_debt_s` that a topic's may owe.
+        Buckets are full at `now`; infinite: empty at their first use.
+        """
+        configured, key = thresholds.configured_total, total_key(thresholds.meters.node_id)
+        assert configured is not None
+        self._name = f"{key} {name}"
+        self._saved_s = 0.0 if now == math.inf else burst_s
+        self.limiter = FleetLimiter(
+            thresholds.fleet,
+            key,
+            configured,
+            thresholds.effect.factor,
+            now - self._saved_s,
+            name=self._name,
+            burst_s=burst_s,
+        )
+        self.total = self.limiter.bucket
+        self._burst_s = burst_s
+        self._debt_s = topic_debt_s
+        self._fleet = thresholds.fleet
+        self._thresholds = thresholds
+        self._counted = thresholds.meters.total.uncounted  # of it: what is in the bucket already
+        self._since = now  # what a topic without a bucket has not `seen` came in since then
+        self._claims = TopicClaims()
+        for meter in thresholds.meters.topics.values():
+            meter.counted_in_bucket = meter.uncounted
+            meter.topic_bucket = None
+
+    # --- what is there, and what was counted --------------------------------------------------------------------------
+
+    def settle_total(self, now: float) -> float:
+        """Bring the total's bucket up to date; the seconds that it owes."""
+        self._since = min(self._since, now)  # the first call
+        counted = self._thresholds.meters.total.uncounted
+        if counted != self._counted:
+            self.limiter.record_use(counted - self._counted, now)
+        self.total.consume_evenly(counted - self._counted, now)
+        self._counted = counted
+        return self.total.debt_wait_s(now)
+
+    def settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TopicBucket | None:
+        """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
+        counted = meter.uncounted
+        size = counted - meter.counted_in_bucket
+        meter.counted_in_bucket = counted
+        limit = self._thresholds.effective_threshold(meter)
+        if limit is None:
+            return None
+        topic = meter.topic_bucket
+        if not isinstance(topic, TopicBucket):
+            topic = meter.topic_bucket = self._make_bucket(meter, limit)
+        bucket, rate, burst_s = topic.bucket, limit / topic.count, self._burst_s
+        if self._fleet.gateways > 1:
+            portion = rate * self._thresholds.portion_of(meter)
+            rate = portion * self._claims.fit
+            if self._saved_s and rate > MIN_RATE:
+                burst_s *= portion / rate  # what was saved is kept
+        rate = rate if rate > MIN_RATE else MIN_RATE
+        if bucket.rate != rate:
+            bucket.set_rate(rate, now, burst_s)
+        bucket.consume_evenly(size, now)
+        # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
+        bucket.forgive_debt((owed + SLACK_DEBT_S) * rate)
+        return topic
+
+    def settle_topics(self, owed: float, now: float) -> None:
+        """Bring the buckets of all topics up to date that had traffic. `owed`: the total's debt in seconds."""
+        for meter in self._thresholds.meters.topics.values():
+            if meter.uncounted != meter.counted_in_bucket:
+                self.settle_topic(meter, owed, now)
+
+    def topic_level(self, meter: TopicMeter, owed: float, now: float) -> float:
+        """The bytes in a topic's bucket; one that has no traffic yet has saved all it may. Infinite where nothing
+        limits it. `owed`: the total's debt in seconds.
+        """
+        topic = meter.topic_bucket
+        if isinstance(topic, TopicBucket) or meter.uncounted != meter.counted_in_bucket:
+            topic = self.settle_topic(meter, owed, now)
+            return math.inf if topic is None else topic.bucket.token_level(now)
+        limit = self._thresholds.effective_threshold(meter)
+        return math.inf if limit is None else self._saved_s * limit * self._thresholds.portion_of(meter)
+
+    def _make_bucket(self, meter: TopicMeter, limit: float) -> TopicBucket:
+        """One of a topic that comes into use, as it was at the last look."""
+        then, rate = self._since, max(MIN_RATE, limit * self._thresholds.portion_of(meter))
+        name = f"{self._name} {meter.name.decode('latin-1')}"
+        made = self._fleet.make_bucket(name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=limit)
+        if self._saved_s:
+            made[0].token_level(then)
+        return TopicBucket(*made)
+
+    def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
+        """These bytes of a topic that was looked at just now pass. The caller adds them to `uncounted`."""
+        topic = meter.topic_bucket
+        if self._thresholds.effective_threshold(meter) is None or not isinstance(topic, TopicBucket):
+            return  # the next look takes them from the total
+        bucket = topic.bucket
+        self.skip_bytes(meter, size)
+        owed = self.total.consume_tokens(size, now)
+        bucket.consume_tokens(size, now)
+        bucket.forgive_debt((owed + SLACK_DEBT_S) * bucket.rate)
+        self.limiter.record_use(size, now)
+
+    def skip_bytes(self, meter: TopicMeter, size: int) -> None:
+        """Bytes that the caller adds to `uncounted`, and no look takes out of the buckets."""
+        meter.counted_in_bucket += size
+        self._counted += size
+
+    def close_tick(self, now: float) -> None:
+        """Call it before the meters tick, as that sets `uncounted` to 0."""
+        self.settle_topics(self.settle_total(now), now)
+        self._counted = 0
+        for meter in self._thresholds.meters.topics.values():
+            if isinstance(meter.topic_bucket, TopicBucket):
+                meter.topic_bucket.close_tick(meter.uncounted)
+            meter.counted_in_bucket = 0
+        self._since = now
+
+    # --- our part of them ---------------------------------------------------------------------------------------------
+
+    def apply_share(self, now: float) -> None:
+        """The total's threshold has changed, or our part of it."""
+        configured, factor = self._thresholds.configured_total, self._thresholds.effect.factor
+        assert configured is not None  # the topics' are looked up whenever they are used
+        if (configured, factor) != (self.limiter.limit, self.limiter.factor) or self.limiter.is_outdated:
+            self.limiter.set_limit(configured, factor, now)
+            self._fit_portions(now)
+
+    def mark_hungry(self, meter: TopicMeter, wait: float, now: float) -> None:
+        """A client of the topic waits for so long."""
+        wait = min(wait, self.limiter.max_wait_s(now), MAX_DELAY_S)
+        if isinstance(meter.topic_bucket, TopicBucket):
+            meter.topic_bucket.mark_waiting(wait, now)
+        if self.limiter.is_used_up(now):
+            self.limiter.mark_hungry(wait, now)
+
+    def is_hungry(self, now: float) -> bool:
+        """Whether a request has to wait for the total."""
+        return now < self.limiter.hungry_until
+
+    @property
+    def claimed_rate(self) -> float:
+        """What this worker's topics have a right to of the total, bytes per second; 0.0 while this gateway is alone."""
+        return self._claims.rate if self._fleet.gateways > 1 else 0.0
+
+    def mark_outdated(self) -> None:
+        """Rates, and with them portions, have changed."""
+        self._claims.is_outdated = True
+
+    def measure_claims(self, owed: float, now: float) -> None:
+        """Add up what topics claim of the total, where that is due. `owed`: the total's debt in seconds."""
+        claims = self._claims
+        if self._fleet.gateways == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
+            return
+        elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
+        content = hungry = portions = 0.0
+        for meter in self._thresholds.meters.topics.values():
+            topic = meter.topic_bucket
+            if not isinstance(topic, TopicBucket):
+                topic = self.settle_topic(meter, owed, now) if meter.uncounted else None
+                if topic is None:
+                    continue
+            use, part = topic.measure_use(meter.uncounted, elapsed)
+            if use < MIN_RATE and not topic.bucket.in_debt:
+                continue
+            limit = self._thresholds.effective_threshold(meter)
+            if limit is None:
+                continue
+            portion = limit * self._thresholds.portion_of(meter) * part
+            portions += portion
+            if topic.is_hungry(now):
+                hungry += portion
+            else:
+                content += min(use, portion)
+        claims.content, claims.hungry, claims.portions = content, hungry, portions
+        self._fit_portions(now)
+
+    def _fit_portions(self, now: float) -> None:
+        """Cut topics' portions to this gateway's part of the total, of which its workers have a slice each."""
+        claims, name, part = self._claims, f"{self.limiter.key} claims", self.limiter.gateway_rate
+        mine = self._fleet.update_slice(name, part, claims.content, claims.hungry, wants=True, now=now)
+        claims.fit_part(math.inf if self._thresholds.is_overcommitted else mine)

@@ -1,0 +1,112 @@
+# The buckets of a total and its topics: what is counted is taken out as if it had come evenly, workers share them, and
+# each gateway has its part.
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from policies.engine import PolicyEngine
+from policies.fleet.keys import total_key
+from policies.fleet.page import SharedPage
+from policies.fleet.shares import ShareGrant
+from policies.meters.broker_meters import PeerTraffic
+from policies.meters.topic_meter import TopicMeter
+from policies.thresholds.buckets import ThresholdBuckets
+from tests.policies.asking import present
+from tests.policies.fleet.pages import pages
+
+TOTAL = 1000.0
+BURST_S = 10.0
+NOW = 100.0
+
+
+class Worker:
+    """One with a topic that has half of the total."""
+
+    def __init__(self, page: SharedPage | None = None, gateways: int = 1) -> None:
+        self.engine = PolicyEngine(NOW, page=page)
+        self.engine.fleet.update_grants({}, gateways, 2.0, NOW)
+        self.engine.set_thresholds(TOTAL, {"t": 500.0})
+        self.engine.set_listed_topics(1, ["t", "internal"])
+        self.broker = self.engine.broker_meters(1)
+        self.meter = self.broker.add_topic(b"t")
+        self.buckets = ThresholdBuckets(self.broker.limits.thresholds, "test", BURST_S, 2 * BURST_S, NOW)
+
+    def count(self, size: int, meter: TopicMeter | None = None) -> None:
+        (meter or self.meter).uncounted += size
+        self.broker.total.uncounted += size
+
+    def look(self, now: float) -> tuple[float, float]:
+        """What total and topic have left."""
+        owed = self.buckets.settle_total(now)
+        return self.buckets.total.token_level(now), self.buckets.topic_level(self.meter, owed, now)
+
+
+def test_what_was_counted_came_evenly() -> None:
+    worker = Worker()
+    assert worker.look(NOW + 1.0) == (10_000.0, 5000.0)
+    worker.count(3000)
+    assert worker.look(NOW + 3.0) == (9000.0, 3500.0), "since the last look, or the tick if there was no bucket"
+    worker.buckets.close_tick(NOW + 5.0)
+    worker.meter.tick()
+    worker.broker.total.tick()
+    assert worker.look(NOW + 5.0) == (10_000.0, 4500.0)
+
+
+def test_a_charged_request_is_not_taken_twice() -> None:
+    worker = Worker()
+    worker.count(1000)
+    before = worker.look(NOW)
+    worker.buckets.charge_request(worker.meter, 500, NOW)
+    worker.count(500)
+    assert [was - left for was, left in zip(before, worker.look(NOW), strict=True)] == [500.0, 500.0]
+
+
+def test_a_topic_without_a_limit_takes_of_the_total_only() -> None:
+    worker = Worker()
+    worker.engine.set_thresholds(TOTAL, {})
+    other = worker.broker.add_topic(b"__consumer_offsets")
+    worker.count(4000, other)
+    assert worker.buckets.topic_level(other, 0.0, NOW) == math.inf
+    assert worker.look(NOW)[0] == 6000.0
+
+
+def test_workers_of_a_gateway_share_them() -> None:
+    one, other = (Worker(page) for page in pages(2))
+    one.count(4000)
+    one.look(NOW + 1.0)
+    other.count(3000)
+    assert other.look(NOW + 1.0) == pytest.approx((4000.0, -500.0)), "other bytes since, and a second more"
+    assert one.look(NOW + 1.0) == pytest.approx((4000.0, -500.0))
+
+
+def test_of_several_gateways_each_has_its_part_by_its_traffic() -> None:
+    worker = Worker(gateways=2)
+    assert worker.look(NOW) == (5000.0, 2500.0)
+    worker.meter.rate, worker.meter.started = 300.0, True
+    worker.engine.set_peer_traffic({1: PeerTraffic(200.0, {b"t": 200.0}, near={b"t": 100.0})}, 4)
+    worker.engine.fleet.update_grants({total_key(1): ShareGrant(800.0, 500.0)}, 2, 2.0, NOW)
+    worker.buckets.apply_share(NOW)
+    worker.count(5000)
+    worker.look(NOW)
+    bucket = present(worker.buckets.settle_topic(worker.meter, 0.0, NOW)).bucket
+    assert (worker.buckets.total.rate, bucket.rate) == (800.0, 400.0)
+
+
+def test_what_a_topic_has_saved_is_kept_where_portions_are_cut() -> None:
+    worker = Worker(gateways=2)
+    worker.count(500)
+    worker.look(NOW)
+    topic = present(worker.buckets.settle_topic(worker.meter, 0.0, NOW))
+    worker.engine.fleet.update_grants({total_key(1): ShareGrant(10.0, 500.0)}, 2, 2.0, NOW)
+    worker.buckets.apply_share(NOW)
+    worker.buckets.measure_claims(0.0, NOW + 1.0)
+    assert worker.look(NOW + 1.0)[1] == pytest.approx(2250.0)
+    worker.count(3000)
+    worker.look(NOW + 1.0)
+    topic.mark_waiting(1.0, NOW + 1.0)
+    worker.buckets.measure_claims(0.0, NOW + 2.5)
+    worker.look(NOW + 2.5)
+    assert topic.bucket.rate == pytest.approx(10.0)
