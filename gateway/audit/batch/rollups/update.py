@@ -63,15 +63,14 @@ def update_rollups(
     derived_step, _ = tables.rollup_moment("lives")  # first: it is one that `progress` has by then
     progress = load_progress(tables)
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
-        _advance_sums(tables.pin_snapshot(), progress)  # those that a kill left behind
+        _advance_sums(tables.pin_snapshot(), progress, tell)  # those that a kill left behind
         steps = _plan_steps(tables.pin_snapshot(), progress, anew, is_rewritten)
         for number, step in enumerate(steps, 1):
             part = f", part {number} of {len(steps)}" if len(steps) > 1 else ""
             tell(f"roll-ups: looking for gaps{part}")
             _write_step(tables.pin_snapshot(), progress, step, derived_step, anew and number == 1)
             progress = load_progress(tables)
-            tell(f"roll-ups: summing up minutes, hours and days{part}")
-            _advance_sums(tables.pin_snapshot(), progress)  # it has all of that step, whoever wrote it
+            _advance_sums(tables.pin_snapshot(), progress, tell, part)  # it has all of that step, whoever wrote it
             if progress.reached.offsets != step.offsets:
                 break  # another process was quicker, and goes on from there
         if derived_step != progress.last_step:
@@ -212,18 +211,18 @@ def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | Non
     return found.groupBy(*names).agg(F.sum("count").alias("count")).withColumn("entry", F.lit(table_log.COUNT))
 
 
-def _advance_sums(now: AuditTables, progress: RollupProgress) -> None:
+def _advance_sums(now: AuditTables, progress: RollupProgress, tell: Callable[[str], None], part: str = "") -> None:
     """Bring each table of sums to the last step."""
     at = progress.sum_steps
     for number in range(min(at.values(), default=progress.last_step), progress.last_step):
-        behind = [table for table, step in at.items() if step <= number]
-        _add_sums(now, progress.steps[number], progress.steps[number + 1], number + 1, behind)
+        after, until = progress.steps[number], progress.steps[number + 1]
+        if until.offsets != after.offsets:  # else it is about files: a table may stay at the one before it
+            tell(f"roll-ups: summing up minutes, hours and days{part}")
+            _add_sums(now, after, until, number + 1, [table for table, step in at.items() if step <= number])
 
 
 def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int, tables: Iterable[str]) -> None:
     """Add the records between two steps to tables that have all before them."""
-    if until.offsets == after.offsets:  # such a step is about files: a table may stay at the one before it
-        return
     is_small = _is_small(until, after)
     records = load_records_between(now, after, until).where(F.col("counts"))
     rows = transforms.explode_rows(records.coalesce(1) if is_small else records)
