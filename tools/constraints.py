@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS_FILE = ROOT / "constraints.txt"
-EXTRAS = ("audit", "audit-local", "audit-tables", "planning", "demo", "strimzi")
+EXTRAS = ("audit", "audit-local", "audit-report", "audit-tables", "planning", "demo", "strimzi")
 OWN_DISTRIBUTIONS = ("produce-gateway", "produce-gateway-extras")
 FILE_HEAD = """\
 # What `make test` ran with: pip install --constraint constraints.txt 'produce-gateway[audit]'

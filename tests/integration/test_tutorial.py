@@ -84,3 +84,12 @@ def test_a_newcomer_sees_a_client_held_its_reason_and_the_limit_raised(
         assert raised == [1_000_000.0]
         changes = asked(capsys, ["history"], gateway.admin)["changes"]
         assert [(change["old"], change["new"]) for change in changes] == [(200_000.0, 1_000_000.0)]
+        gateway.stop()
+        steps = ("produce-gateway audit --spool", "produce-gateway audit report")
+        spool = str(gateway.spool)
+        audit, report = ([spool if word == "./spool" else word for word in command(step)] for step in steps)
+        assert cli.main(audit) == 0
+        assert re.search(rf"^{topic} +tutorial +[1-9]", capsys.readouterr().out, re.MULTILINE)
+        report[-1] = str(tmp_path / report[-1])
+        assert cli.main([*report, "--quiet"]) == 0
+        assert "tutorial" in Path(report[-1]).read_text("utf-8")

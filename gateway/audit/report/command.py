@@ -21,7 +21,6 @@ exit codes: those of `produce-gateway audit`
 example:
   produce-gateway audit report --tables ./audit --from 24h --output report.html
 """
-_REQUIRED_PACKAGES: Final = ("matplotlib", "jinja2")
 
 
 def main(argv: list[str]) -> int:
@@ -38,9 +37,8 @@ def main(argv: list[str]) -> int:
             cli.exit_wrong_use(f"--output: {output} is not a valid path for a file")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    for name in _REQUIRED_PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            return cli.report_failure(f"the report needs {name}: pip install 'produce-gateway[audit]'")
+    if importlib.util.find_spec("matplotlib") is None:
+        return cli.report_failure("the report needs matplotlib: pip install 'produce-gateway[audit-report]'")
     return cli.run_guarded(lambda: _write_report(reading, output, now_ms), needs_spark=False)
 
 
