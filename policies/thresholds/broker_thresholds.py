@@ -195,10 +195,11 @@ class BrokerThresholds:
             return None
         return self.fleet.share_of(total_key(self.meters.node_id), self.configured_total) * self.effect.factor
 
-    def portion_of(self, meter: TopicMeter) -> float:
-        """This gateway's of a topic's threshold where that delays or has a burst, 0..1: by its part of the traffic."""
-        gateways = self.fleet.gateways
-        if gateways == 1:
+    def portion_of(self, meter: TopicMeter, owners: int, *, with_near: bool = False) -> float:
+        """One owner's of a topic's threshold where that delays or has a burst, 0..1: by its part of the traffic, that
+        of this worker, or (`with_near`) of this gateway.
+        """
+        if owners == 1:
             return 1.0
-        whole = meter.fleet_rate - meter.fading_rate
-        return max(1.0 / gateways, (meter.rate + meter.near_rate) / whole if whole > 0.0 else 0.0)
+        whole, own = meter.fleet_rate - meter.fading_rate, meter.rate + meter.near_rate * with_near
+        return max(1.0 / owners, own / whole if whole > 0.0 else 0.0)

@@ -5,8 +5,10 @@
 # The hot path counts on in `uncounted`; what it counted is taken out of the buckets at the next look, as if it had come
 # evenly since the last one.
 #
-# All workers of a gateway share the buckets. With several gateways the total's has our part of the total, and a topic's
-# our portion of its threshold, cut where all portions are more than the part (claims.py).
+# All workers of a gateway share the total's bucket. In a fleet it has our part of the total, and a topic's bucket our
+# portion of its threshold, cut where all portions are more than the part (claims.py). Workers share topics' buckets too
+# where a threshold rejects: a topic that moves to another worker is then within it as before. Where it delays, each has
+# its own: a look at all of them every 50 ms would cost eight times as much.
 #
 # Knows no request and no clock.
 
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from policies.fleet.fleet_limiter import FleetLimiter
 from policies.fleet.keys import total_key
+from policies.limits.bucket import TokenBucket
 from policies.limits.limiter import MAX_DELAY_S
 from policies.meters.meter import TICK_S
 from policies.thresholds.claims import CLAIM_S, SLACK_DEBT_S, TopicBucket, TopicClaims
@@ -43,6 +46,7 @@ class ThresholdBuckets:
         "_fleet",
         "_name",
         "_saved_s",
+        "_shares_topics",
         "_since",
         "_thresholds",
         "limiter",
@@ -56,15 +60,18 @@ class ThresholdBuckets:
         burst_s: float,
         topic_debt_s: float,
         now: float = math.inf,
+        *,
+        shares_topics: bool = False,
     ) -> None:
         """`name`: of the total's bucket, which isn't that of storage (BrokerLimits.storage_throttle), though both are
         of the same total. `burst_s`: the seconds that a bucket may save, and `topic_debt_s` that a topic's may owe.
-        Buckets are full at `now`; infinite: empty at their first use.
+        Buckets are full at `now`; infinite: empty at their first use. `shares_topics`: with this gateway's workers.
         """
         configured, key = thresholds.configured_total, total_key(thresholds.meters.node_id)
         assert configured is not None
         self._name = f"{key} {name}"
         self._saved_s = 0.0 if now == math.inf else burst_s
+        self._shares_topics = shares_topics
         self.limiter = FleetLimiter(
             thresholds.fleet,
             key,
@@ -106,17 +113,18 @@ class ThresholdBuckets:
         limit = self._thresholds.effective_threshold(meter)
         if limit is None:
             return None
-        topic = meter.topic_bucket
+        part, fit, owners = 1.0, 1.0, self._owners
+        if owners > 1:
+            part = self._thresholds.portion_of(meter, owners, with_near=self._shares_topics)
+            fit = self._claims.fit
+        rate, topic = limit * (part * fit), meter.topic_bucket
         if not isinstance(topic, TopicBucket):
-            topic = meter.topic_bucket = self._make_bucket(meter, limit)
-        bucket, rate, burst_s = topic.bucket, limit / topic.count, self._burst_s
-        if self._fleet.gateways > 1:
-            portion = rate * self._thresholds.portion_of(meter)
-            rate = portion * self._claims.fit
-            if self._saved_s and rate > MIN_RATE:
-                burst_s *= portion / rate  # what was saved is kept
+            topic = meter.topic_bucket = self._make_bucket(meter, limit * part, rate)
+        bucket, rate, burst_s = topic.bucket, rate / topic.count, self._burst_s
         rate = rate if rate > MIN_RATE else MIN_RATE
         if bucket.rate != rate:
+            if self._saved_s and rate > MIN_RATE:
+                burst_s /= fit  # what was saved is kept
             bucket.set_rate(rate, now, burst_s)
         bucket.consume_evenly(size, now)
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
@@ -138,13 +146,17 @@ class ThresholdBuckets:
             topic = self.settle_topic(meter, owed, now)
             return math.inf if topic is None else topic.bucket.token_level(now)
         limit = self._thresholds.effective_threshold(meter)
-        return math.inf if limit is None else self._saved_s * limit * self._thresholds.portion_of(meter)
+        return math.inf if limit is None else self._saved_s * limit * self._portion_of(meter)
 
-    def _make_bucket(self, meter: TopicMeter, limit: float) -> TopicBucket:
-        """One of a topic that comes into use, as it was at the last look."""
-        then, rate = self._since, max(MIN_RATE, limit * self._thresholds.portion_of(meter))
+    def _make_bucket(self, meter: TopicMeter, portion: float, rate: float) -> TopicBucket:
+        """One of a topic that comes into use, as it was at the last look. `portion`: ours of its threshold; `rate`: the
+        same after the cut.
+        """
+        if not self._shares_topics:
+            return TopicBucket(TokenBucket(max(MIN_RATE, rate), self._burst_s, self._debt_s, self._since), 1)
+        then, rate = self._since, max(MIN_RATE, portion)  # what it has saved isn't cut
         name = f"{self._name} {meter.name.decode('latin-1')}"
-        made = self._fleet.make_bucket(name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=limit)
+        made = self._fleet.make_bucket(name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=rate)
         if self._saved_s:
             made[0].token_level(then)
         return TopicBucket(*made)
@@ -203,6 +215,15 @@ class ThresholdBuckets:
         """What this worker's topics have a right to of the total, bytes per second; 0.0 while this gateway is alone."""
         return self._claims.rate if self._fleet.gateways > 1 else 0.0
 
+    @property
+    def _owners(self) -> int:
+        """How many there are with buckets of topics: gateways, or workers."""
+        return self._fleet.gateways if self._shares_topics else self._fleet.processes
+
+    def _portion_of(self, meter: TopicMeter) -> float:
+        """Ours of a topic's threshold, 0..1."""
+        return self._thresholds.portion_of(meter, self._owners, with_near=self._shares_topics)
+
     def mark_outdated(self) -> None:
         """Rates, and with them portions, have changed."""
         self._claims.is_outdated = True
@@ -210,7 +231,7 @@ class ThresholdBuckets:
     def measure_claims(self, owed: float, now: float) -> None:
         """Add up what topics claim of the total, where that is due. `owed`: the total's debt in seconds."""
         claims = self._claims
-        if self._fleet.gateways == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
+        if self._owners == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
             return
         elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
         content = hungry = portions = 0.0
@@ -226,7 +247,7 @@ class ThresholdBuckets:
             limit = self._thresholds.effective_threshold(meter)
             if limit is None:
                 continue
-            portion = limit * self._thresholds.portion_of(meter) * part
+            portion = limit * self._portion_of(meter) * part
             portions += portion
             if topic.is_hungry(now):
                 hungry += portion

@@ -35,7 +35,9 @@ class BurstRejecter(ThresholdRejecter):
         super().__init__(thresholds)
         self._burst_s = burst_s
         self._now = self._shown_at = now
-        self._buckets = ThresholdBuckets(thresholds, "burst", burst_s, 2 * burst_s + SLACK_DEBT_S, now)
+        self._buckets = ThresholdBuckets(
+            thresholds, "burst", burst_s, 2 * burst_s + SLACK_DEBT_S, now, shares_topics=True
+        )
 
     @property
     def burst_s(self) -> float:

@@ -122,8 +122,11 @@ class DataPlane:
             case StorageSnapshot():
                 self.storage_follower.receive_storage(message)
             case LimitShares():
+                fleet = self.world.engine.fleet
+                had_others = fleet.has_others
                 self.share_reporter.apply_shares(message, now)
-                self.periodic_tasks.wake_tasks()
+                if fleet.has_others != had_others:
+                    self.periodic_tasks.wake_tasks()  # thresholds with a burst are paced among several
             case PeerRates(brokers, processes):
                 self.world.engine.set_peer_traffic(brokers, processes)
             case AdminAnswer(token):

@@ -53,11 +53,11 @@ def test_a_topics_threshold_is_ours_in_proportion_to_our_part_of_its_traffic() -
         broker.add_topic(name).uncounted += size * round(TICK_S)
     engine.apply_due_ticks(TICK_S)
     engine.set_peer_traffic({1: PeerTraffic(90_000.0, {b"a": 20_000.0, b"b": 180_000.0})}, 4)
-    portions = [broker.limits.thresholds.portion_of(broker.topics[name]) for name in (b"a", b"b", b"new")]
+    portions = [broker.limits.thresholds.portion_of(broker.topics[name], 4) for name in (b"a", b"b", b"new")]
     assert portions == [0.75, 0.25, 0.25]
     engine.set_peer_traffic({1: PeerTraffic(20_000.0, {b"a": 20_000.0}, {b"a": 20_000.0})}, 4)
-    assert broker.limits.thresholds.portion_of(broker.topics[b"a"]) == 1.0, (
+    assert broker.limits.thresholds.portion_of(broker.topics[b"a"], 4) == 1.0, (
         "whoever brought that is gone, and its clients are here"
     )
     engine.set_peer_traffic({}, 1)
-    assert broker.limits.thresholds.portion_of(broker.topics[b"a"]) == 1.0
+    assert broker.limits.thresholds.portion_of(broker.topics[b"a"], 4) == 1.0

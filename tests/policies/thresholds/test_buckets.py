@@ -32,7 +32,9 @@ class Worker:
         self.engine.set_listed_topics(1, ["t", "internal"])
         self.broker = self.engine.broker_meters(1)
         self.meter = self.broker.add_topic(b"t")
-        self.buckets = ThresholdBuckets(self.broker.limits.thresholds, "test", BURST_S, 2 * BURST_S, NOW)
+        self.buckets = ThresholdBuckets(
+            self.broker.limits.thresholds, "test", BURST_S, 2 * BURST_S, NOW, shares_topics=True
+        )
 
     def count(self, size: int, meter: TopicMeter | None = None) -> None:
         (meter or self.meter).uncounted += size
