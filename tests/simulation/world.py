@@ -29,7 +29,7 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import FairShares, Judge, Limit, RejectingTotal
+from tests.simulation.judge import FAIR_SHARE, FairShares, Judge, Limit, RejectingTotal
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
 from tests.simulation.models.cluster import BROKER_USER, Cluster
@@ -525,9 +525,9 @@ class World:
                 self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
             if is_calm and isinstance(client, TransactionalClient) and client.given_up:
                 self.judge.accuse("given up", f"{who} gave up {client.given_up} transactions in a calm world")
-            if (
-                is_calm and client.failed_bytes and self.plan.theme not in DISK_THEMES
-            ):  # disks stay full as long as they do
+            # Disks stay full as long as they do.
+            may_fail = not is_calm or self.plan.theme in DISK_THEMES or self._brought_too_much(client)
+            if client.failed_bytes and not may_fail:
                 self.judge.accuse("given up", f"{who} gave up {client.failed_bytes} bytes in a calm world")
             if (
                 is_calm
@@ -535,6 +535,21 @@ class World:
                 and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
             ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
+
+    def _brought_too_much(self, client: Client) -> bool:
+        """Whether what it gave up was more than its part of a broker's total serves until a batch is too old: it got
+        that part for as long. Connections take turns, so within a gateway it goes by the sizes of batches.
+        """
+        mine = self._plan_of(client)
+        at_its_gateway = sum(plan.batch_bytes for plan in self.plan.clients if plan.gateways[0] == mine.gateways[0])
+        for node_id, served in client.served_at_expiry.items():
+            total = self.judge.limits.get(node_id)
+            if total is None:
+                return False
+            part = total.rate / self.plan.gateways * mine.batch_bytes / at_its_gateway
+            if served < FAIR_SHARE * part * client.profile.delivery_timeout_s:
+                return False
+        return bool(client.served_at_expiry)
 
     def _judge_messages(self) -> None:
         """What gateways write to their own topics is bounded, whatever clients do."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -170,12 +170,15 @@ class ClientWatch(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """A batch that has no outcome yet. `is_open`: an attempt had no answer, so it may be in the log."""
+    """A batch that has no outcome yet. `acknowledged_before`: bytes at its broker when it was created; `is_open`: an
+    attempt had no answer, so it may be in the log.
+    """
 
     topic: str
     index: int
     batch: Batch
     created: float
+    acknowledged_before: int = 0
     attempts: int = 0
     retry_at: float = 0.0
     is_open: bool = False
@@ -225,6 +228,8 @@ class Client:
         rate: bytes of batches per second that its application brings. `batch_bytes`: of one, about.
         sent_bytes, acknowledged_bytes, failed_bytes: of batches.
         pending_bytes: of batches without an outcome.
+        served_at_expiry: by broker, the fewest bytes that were acknowledged while a batch waited that was given up for
+            its age; -1: one was given up sooner.
         progress_at: when one had an outcome last, or when there was nothing to wait for.
     """
 
@@ -246,6 +251,8 @@ class Client:
         self.records = records
         self.max_pending_s = max_pending_s
         self.sent_bytes = self.acknowledged_bytes = self.failed_bytes = self.pending_bytes = 0
+        self.served_at_expiry: dict[int, int] = {}
+        self._acknowledged_at: Counter[int] = Counter()
         self.acknowledged = 0
         self.progress_at = agenda.now
         self.longest_wait_s = 0.0
@@ -352,7 +359,8 @@ class Client:
             batch = Batch(self.number, self._next_record, count, size, 0, -1, -1, -1)
             self._next_record += count
             self.pending_bytes += size
-            self._queues[topic, index].waiting.append(_Pending(topic, index, batch, self._agenda.now))
+            before = self._acknowledged_at[self.leader_of(topic, index)]
+            self._queues[topic, index].waiting.append(_Pending(topic, index, batch, self._agenda.now, before))
             self._watch.on_created(self, topic, index, batch)
             self._send_partition((topic, index))
         return size
@@ -778,6 +786,10 @@ class Client:
         if self.profile.is_idempotent and pending.batch.producer >= 0:
             self._resets = True
         self.failed_bytes += pending.batch.size
+        leader, served = self.leader_of(pending.topic, pending.index), -1
+        if self._agenda.now - pending.created > self.profile.delivery_timeout_s:
+            served = self._acknowledged_at[leader] - pending.acknowledged_before
+        self.served_at_expiry[leader] = min(served, self.served_at_expiry.get(leader, served))
         self._finish(pending, is_acknowledged=False)
 
     def _finish(self, pending: _Pending, *, is_acknowledged: bool = True) -> None:
@@ -788,6 +800,7 @@ class Client:
         if is_acknowledged:
             self.acknowledged_bytes += pending.batch.size
             self.acknowledged += pending.batch.records
+            self._acknowledged_at[self.leader_of(pending.topic, pending.index)] += pending.batch.size
 
     def _ask_reset(self) -> None:
         """Begin with another producer id, once nothing is in flight."""
