@@ -82,6 +82,7 @@ _FIRST = (
     "hostile",
 )
 _SHARED = pytest.StashKey[ExitStack]()
+_HAS_FAILED = pytest.StashKey[bool]()  # in this attempt
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -139,7 +140,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which make topics
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """TEST_ATTEMPT is 2 where a test runs again: a broker may have what the first attempt left."""
-    os.environ["TEST_ATTEMPT"] = str(getattr(item, "execution_count", 1))
+    os.environ["TEST_ATTEMPT"] = str(_attempt_of(item))
+    item.stash[_HAS_FAILED] = False
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -154,10 +156,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text)
 
 
+def _attempt_of(item: pytest.Item) -> int:
+    return getattr(item, "execution_count", 1)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Captured text may hold lone surrogates (tests log such names), which would end the process that sends it."""
     report = yield
+    item.stash[_HAS_FAILED] |= report.failed
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
 
@@ -192,7 +199,8 @@ def _place(group: str) -> int:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if nextitem is None or _session_of(nextitem) != _session_of(item):
+    runs_again = item.stash[_HAS_FAILED] and item.get_closest_marker("flaky") and _attempt_of(item) == 1
+    if not runs_again and (nextitem is None or _session_of(nextitem) != _session_of(item)):
         item.config.stash[_SHARED].close()
 
 
