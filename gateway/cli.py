@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # They parse their own arguments; the text is for the list of commands.
 _OWN_PARSERS = {
     "demo": "producers against a threshold in front of a real Kafka, audited at the end (needs produce-gateway[demo])",
-    "audit": "sums of the usage log: offered, accepted, rejected, errored bytes (needs produce-gateway[audit])",
+    "audit": "sums of the usage log: offered, accepted, rejected, errored bytes (needs produce-gateway[audit-local])",
     "status": "a running gateway in short: ready or not, traffic, storage, peers",
     "health": "whether a gateway lives, or is ready, as an exit code: for health checks",
     "reload": "have a running gateway read its configuration file again",

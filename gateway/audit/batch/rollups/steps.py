@@ -1,5 +1,5 @@
-# Records cut into steps, each of as many rows as Java sums up at once: memory then depends on the step alone, whatever
-# waits for roll-ups. Pure: spans of offsets in, steps out; knows neither Spark nor a table.
+# Records cut into steps: a kill loses one of them at most, and none is larger for what else waits for roll-ups. Pure:
+# spans of offsets in, steps out; knows neither Spark nor a table.
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ from gateway.audit.store import AuditTables, CommitConflict
 from gateway.audit.table_log import RollupStep
 from policies import usage
 
-# Rows of usage that one step sums up: a Java of 1 GB does, and ends at 15 million.
+# Rows of usage that one step sums up: what a kill may lose. A Java of 1 GB sums up 16 million at once, but not beside a
+# catch-up, which it did not survive with 15 million.
 STEP_ROWS: Final = 2_000_000
 _SPANS_OF_STEP: Final = 200  # so finely are they counted
 # Commits of `records` without anything new, after which a step says so: all behind it are looked through.
