@@ -12,18 +12,12 @@
 #   storage/             what fills volumes
 #   reconcile/           sums against the brokers' logs
 #   engines.py           which of the two it is
-#   decoding.py          the one decoder: which lines are usage records, and why not
-#   record_batches.py    records as Arrow, without Spark
-#   condensing.py        sums and runs of numbers, made as records are decoded
-#   arrow_map.py         how Spark's Python processes do that
-#   columns.py           the columns of answers
-#   schema.py            the usage record as Spark reads it
-#   layout.py            the tables' columns, as Spark has them
-#   table_log.py         what every engine knows of the tables: names, days, the version of it all
-#   store.py             the Delta Lake tables: reading, adding a batch, who may add
-#   connector.py         the jars that PySpark lacks
+#   records/             usage records decoded, as Arrow, and summed up: without Spark
+#   spark/               what Spark needs: jars, types; and how far it is
+#   tables/              the Delta Lake tables: columns, names
+#   store.py             reading them, adding a batch, who may add
 #   class_data.py        an archive of Spark's classes, so that a session starts in half of the time
-#   progress.py          how far Spark is
+#   columns.py           the columns of answers
 #   addresses.py         whether any broker can be reached
 #   topic_range.py       the usage topic's offsets
 #   errors.py            what went wrong, in one line

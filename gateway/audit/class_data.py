@@ -1,6 +1,6 @@
 # An archive of Spark's classes as its JVM has them once they are loaded (JEP 350): with it a session is there in 3 s
-# instead of 5.5. `python -m gateway.audit.class_data` has a small audit make it, once, in the folder of this PySpark
-# (170 MB); `make test` does so for its tests. Without it Spark starts as ever.
+# instead of 5.5. `python -m gateway.audit.class_data` has a small audit make it, once, in the folder of this
+# PySpark (170 MB); `make test` does so for its tests. Without it Spark starts as ever.
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.audit import schema
 from gateway.audit.batch import job
-from gateway.audit.connector import MissingDependency, find_java
 from gateway.audit.errors import AuditError
+from gateway.audit.spark import schema
+from gateway.audit.spark.connector import MissingDependency, find_java
 from gateway.audit.whatif import reading, whatif
 from gateway.embedded.jars import class_data_path
 from policies import usage

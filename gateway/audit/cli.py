@@ -140,7 +140,8 @@ def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
 
 def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
     """Run a command; any failure becomes one line on stderr and an exit code."""
-    from gateway.audit import connector, errors
+    from gateway.audit import errors
+    from gateway.audit.spark import connector
 
     # Without any handler Python shows what Py4J logs of a connection that ended: tracebacks of what is reported here.
     silent = logging.NullHandler()

@@ -22,11 +22,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, layout, schema, table_log
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError, explain_error, list_causes
+from gateway.audit.spark import connector, schema
+from gateway.audit.tables import layout, table_log
 
 _LOCK_FILE: Final = ".lock"
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.

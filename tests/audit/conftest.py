@@ -83,7 +83,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 @pytest.fixture
 def raw(spark: SparkSession) -> Callable[[Sequence[str | None]], DataFrame]:
     """Lines as a source gives them."""
-    from gateway.audit import schema
+    from gateway.audit.spark import schema
 
     def make(lines: Sequence[str | None]) -> DataFrame:
         return spark.createDataFrame([(line, f"line {i}") for i, line in enumerate(lines)], schema.RAW_SCHEMA)

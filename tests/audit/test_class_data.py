@@ -10,8 +10,8 @@ import pytest
 
 from gateway.audit import class_data
 from gateway.audit.batch import job
-from gateway.audit.connector import MissingDependency
 from gateway.audit.errors import AuditError
+from gateway.audit.spark.connector import MissingDependency
 from gateway.embedded import jars
 
 pytestmark = pytest.mark.spark

@@ -17,9 +17,10 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway import embedded
-from gateway.audit import cli, connector
+from gateway.audit import cli
 from gateway.audit.addresses import check_remote
 from gateway.audit.errors import AuditError
+from gateway.audit.spark import connector
 from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit import decoding, record_batches
-from gateway.audit.decoding import MalformedRecord, UsageRecord
+from gateway.audit.records import decoding, record_batches
+from gateway.audit.records.decoding import MalformedRecord, UsageRecord
 from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
 from tests.audit.records import START, Row, changed, interval, lost

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.audit import cli, connector
+from gateway.audit import cli
+from gateway.audit.spark import connector
 from gateway.audit.stream import command as commands
 
 ROOT = Path(__file__).parents[2]

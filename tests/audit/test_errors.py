@@ -19,7 +19,7 @@ from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditQuery
 from gateway.audit.errors import AuditError, explain_error
-from gateway.audit.progress import watch_progress
+from gateway.audit.spark.progress import watch_progress
 from gateway.audit.stream import stream
 from tests.audit.records import START, Row, interval
 

@@ -23,8 +23,9 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway import embedded
-from gateway.audit import connector, store
+from gateway.audit import store
 from gateway.audit.batch import job, tables
+from gateway.audit.spark import connector
 from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, as_json, interval
 from tests.integration.gateways import create_topic

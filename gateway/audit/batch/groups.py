@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from gateway.audit import schema
 from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import AuditQuery
+from gateway.audit.spark import schema
 
 HELD_ROWS: Final = 5000  # some megabytes
 

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import connector, decoding, schema, store
+from gateway.audit import store
 from gateway.audit.addresses import check_reachable, check_remote
 from gateway.audit.batch import groups, ranking, transforms
 from gateway.audit.batch.query import (
@@ -44,8 +44,10 @@ from gateway.audit.batch.query import (
 from gateway.audit.batch.rollups.reading import COUNT_COLUMNS, RolledUsage, open_rolled
 from gateway.audit.engines import find_remote, has_given_session
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
-from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
+from gateway.audit.records import decoding
+from gateway.audit.spark import connector, schema
+from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables
 from gateway.audit.topic_range import TopicRange, UntranslatableProperty, describe_topic
 from gateway.embedded.jars import class_data_options

@@ -8,9 +8,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import schema
 from gateway.audit.batch import dropped, transforms
 from gateway.audit.batch.query import DROPPED, AuditQuery, LargestGroups
+from gateway.audit.spark import schema
 
 _VALUE_COLUMN: Final = "_value"
 _RANK_COLUMN: Final = "_rank"

@@ -16,10 +16,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
-from gateway.audit import condensing, record_batches, schema
 from gateway.audit.answers.windows import CalendarWindows
-from gateway.audit.arrow_map import map_in_arrow
 from gateway.audit.batch.query import AuditQuery
+from gateway.audit.records import condensing, record_batches
+from gateway.audit.spark import schema
+from gateway.audit.spark.arrow_map import map_in_arrow
 from policies import usage
 
 WHOLE_COLUMN = "whole"  # column of `summarize_boots`

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from gateway.audit import layout, store
+from gateway.audit import store
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.tables import layout
 
 
 def register_views(spark: SparkSession, root: str, prefix: str = "") -> list[str]:

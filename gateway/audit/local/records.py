@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
-from gateway.audit import decoding
 from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch.query import (
     AuditQuery,
@@ -24,11 +23,12 @@ from gateway.audit.batch.query import (
     ignore_progress,
     is_within_bounds,
 )
-from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from gateway.audit.local.links import LinkedRun
 from gateway.audit.local.lives import COPY, NEW, LifeKey, WorkerLife
 from gateway.audit.local.spool import ValueBatch
 from gateway.audit.local.sums import GroupSums, SpanMeasures, rank_rows
+from gateway.audit.records import decoding
+from gateway.audit.records.decoding import MalformedRecord, MalformedRecords, UsageRecord
 from policies.record_digests import is_changed
 from policies.usage import INTERVAL
 

@@ -16,7 +16,7 @@ from gateway.audit.batch.query import DROPPED, AuditQuery, IntervalSpan, Largest
 from policies import usage
 
 if TYPE_CHECKING:
-    from gateway.audit.decoding import RecordRow, UsageRecord
+    from gateway.audit.records.decoding import RecordRow, UsageRecord
 
 _BYTES, _MESSAGES, _REQUESTS, _DELAY, _REPEATS, _UNKNOWN = range(6)
 _MEASURES: Final = tuple(zip(usage.MEASURES, (_BYTES, _MESSAGES, _REQUESTS), strict=True))

@@ -19,7 +19,6 @@ import duckdb
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from gateway.audit import decoding, table_log
 from gateway.audit.answers import windows
 from gateway.audit.answers.answer import RepeatedRows
 from gateway.audit.batch.query import (
@@ -33,12 +32,14 @@ from gateway.audit.batch.query import (
 )
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
 from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, RUN_FIELDS, WINDOW_COLUMN, WINDOW_LENGTHS
-from gateway.audit.decoding import RecordRow, UsageRecord
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import Collector
 from gateway.audit.local.run_lives import NumberRun, RunLife
 from gateway.audit.local.sums import GroupSums, rank_rows
-from gateway.audit.table_log import DAY_MS, RollupStep, iso_day
+from gateway.audit.records import decoding
+from gateway.audit.records.decoding import RecordRow, UsageRecord
+from gateway.audit.tables import table_log
+from gateway.audit.tables.table_log import DAY_MS, RollupStep, iso_day
 from policies import usage
 
 _FETCHED_ROWS = _HELD_ROWS = 10_000

@@ -15,9 +15,9 @@ from py4j.java_gateway import JavaClass, JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from gateway.audit import connector
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error, list_causes
 from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
+from gateway.audit.spark import connector
 
 ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer
 _MAX_ATTEMPTS: Final = 5

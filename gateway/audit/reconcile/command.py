@@ -217,9 +217,9 @@ def count_additions(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    from gateway.audit import schema
     from gateway.audit.batch import transforms
     from gateway.audit.reconcile.reconcile import CountedUsage, UsageSum
+    from gateway.audit.spark import schema
 
     certain = F.col("end_ms") <= until.began_ms - margin_ms
     possible = F.col("start_ms") <= until.ended_ms + margin_ms

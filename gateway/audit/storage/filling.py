@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditRecords, LogIntegrity
+from gateway.audit.spark import schema
 from gateway.audit.storage.retention import RetentionAdvice, advise_retention
 from policies import usage
 from policies.storage import VolumeKey

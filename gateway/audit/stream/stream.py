@@ -21,15 +21,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema, store
+from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error
-from gateway.audit.progress import watch_progress
 from gateway.audit.reconcile import brokers
+from gateway.audit.spark import schema
+from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
 from gateway.audit.stream.listener import ProgressListener
 from gateway.audit.stream.metrics import StreamMetrics
+from gateway.audit.tables import layout
 from policies import usage
 
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to

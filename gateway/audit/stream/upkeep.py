@@ -13,13 +13,15 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema, store, table_log
+from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.rollups.update import join_partial_rows, update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
-from gateway.audit.progress import watch_progress
+from gateway.audit.spark import schema
+from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables, CommitConflict, HadoopDirectory
+from gateway.audit.tables import layout, table_log
 
 # How long a reader may go on with the files that it began with, and how long a writer may take until it commits.
 GRACE_MS: Final = 86_400_000

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from gateway.audit.columns import NUMBER_FIELDS
-from gateway.audit.record_batches import JUDGED_SCHEMA, HeaderColumns
+from gateway.audit.records.record_batches import JUDGED_SCHEMA, HeaderColumns
 from gateway.audit.whatif.pieces import RecordPiece, split_by_broker
 from gateway.audit.whatif.task import SUM_COLUMNS, replay_pieces
 from policies.whatif.rows import ReplayRules, WorkerLife

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from gateway.audit.batch.query import AuditQuery, LogIntegrity, ignore_progress
-from gateway.audit.decoding import UsageRecord
 from gateway.audit.local.records import CollectedRecords
+from gateway.audit.records.decoding import UsageRecord
 from gateway.audit.whatif.pieces import split_by_broker
 from gateway.audit.whatif.task import SUM_COLUMNS, SUM_KEYS, ReplayedPiece, replay_pieces
 from gateway.audit.whatif.whatif import StartCount, VoteCount

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.audit.decoding import UsageRecord
+from gateway.audit.records.decoding import UsageRecord
 from policies.verdict import TOPIC_THRESHOLD
 from policies.whatif import tick_phase
 from policies.whatif.rows import ReplayRow, StreamKey, WorkerLife

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import schema
+from gateway.audit.spark import schema
 from gateway.audit.whatif.recommend import RecommendOptions, TopicRate
 from policies import usage
 from policies.engine import INTERNAL_TOPICS

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from gateway.audit import schema
-from gateway.audit.arrow_map import map_in_arrow
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditQuery, LogIntegrity
+from gateway.audit.spark import schema
+from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.store import AuditTables
 from gateway.audit.whatif import batches
 from gateway.audit.whatif.task import SUM_COLUMNS, SUM_KEYS, ReplayedPiece

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows, time_text
-from gateway.audit.decoding import EARLIEST_MS, LATEST_MS
+from gateway.audit.records.decoding import EARLIEST_MS, LATEST_MS
 
 ZONES = (
     "UTC", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/Havana", "America/Sao_Paulo",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from gateway.audit import condensing, decoding, schema
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditQuery
+from gateway.audit.records import condensing, decoding
+from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, Row, chained, changed, interval, lost
 from tests.audit.test_decoding import GOOD, MALFORMED

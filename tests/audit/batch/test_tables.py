@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.audit import schema
 from gateway.audit.batch import tables
 from gateway.audit.batch.job import AuditQuery, AuditReport, LogIntegrity
+from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, as_json
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.audit import record_batches, schema
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import AuditQuery, CountedRecords
+from gateway.audit.records import record_batches
+from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, UNCHAINED, UNCHAINED_COLUMNS, Row, changed, interval, lost, summed, truth
 from tests.audit.test_decoding import MALFORMED, WELL_FORMED, generated

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import layout, store
+from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.rollups import update
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.stream import stream
+from gateway.audit.tables import layout
 from tests.audit.records import Row, interval, lost, topic_batch
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.audit import schema
 from gateway.audit.questions import episodes
 from gateway.audit.questions.episodes import find_episodes
+from gateway.audit.spark import schema
 from tests.audit.records import START
 
 MINUTE = 60_000

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.audit import schema
 from gateway.audit.answers.windows import QUARTER_HOUR_MS, CalendarWindows
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.questions import cost, prices
 from gateway.audit.questions.prices import InvalidPrices, parse_prices
+from gateway.audit.spark import schema
 from tests.audit.records import START
 
 YAML = """

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.audit import schema
 from gateway.audit.answers.windows import QUARTER_HOUR_MS, CalendarWindows
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.questions import trend
 from gateway.audit.questions.trend import tell_trend
+from gateway.audit.spark import schema
 
 DAYS = CalendarWindows("day", "Europe/Berlin")
 FIRST = DAYS.find_start(1_774_000_000_000)  # some days before clocks change

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from gateway.audit import cli, schema
+from gateway.audit import cli
 from gateway.audit.answers import files
 from gateway.audit.batch.query import AuditQuery, CountedRecords, LogIntegrity
 from gateway.audit.local.records import LocalRecords
@@ -36,6 +36,7 @@ from gateway.audit.report.facts import (
     UsageGroup,
 )
 from gateway.audit.report.plots import TimeWindows
+from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, LineSource, Row, interval, topic_batch, truth
 from tests.browser import open_page

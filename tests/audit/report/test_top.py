@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import cli, schema
+from gateway.audit import cli
 from gateway.audit.batch import dropped, tables, transforms
 from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
 from gateway.audit.batch.query import DROPPED
 from gateway.audit.report import top, top_command
 from gateway.audit.report.top import RankingOptions, UsageRanking
+from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, Row, as_json, interval
 

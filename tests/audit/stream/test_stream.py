@@ -19,15 +19,17 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from gateway.audit import layout, schema, store
+from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.job import AuditError, AuditQuery
 from gateway.audit.batch.query import answer_query
 from gateway.audit.batch.rollups import update
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
+from gateway.audit.spark import schema
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.stream.metrics import StreamMetrics
+from gateway.audit.tables import layout
 from gateway.audit.whatif import reading, whatif
 from gateway.audit.whatif.local_reading import LocalUsage
 from policies import usage

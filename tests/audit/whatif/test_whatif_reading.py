@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import decoding
+from gateway.audit.records import decoding
 from gateway.audit.whatif import batches, pieces
 from policies import usage
 from policies.verdict import TOPIC_THRESHOLD
@@ -151,8 +151,8 @@ def test_copies_count_once_and_contradictions_are_told(
 
 
 def test_tables_give_what_their_lines_give(raw: Raw) -> None:
-    from gateway.audit import layout
     from gateway.audit.batch import job, transforms
+    from gateway.audit.tables import layout
     from gateway.audit.whatif import reading
 
     lines = [whole(), *interval(1, [Row(), Row(broker=2, client_id="é")]), lost(5), interval(7, version=1)[0]]

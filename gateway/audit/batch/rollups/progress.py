@@ -18,10 +18,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import StructType
 
-from gateway.audit import schema, table_log
 from gateway.audit.batch import transforms
 from gateway.audit.columns import WINDOW_LENGTHS
-from gateway.audit.table_log import Offsets, RollupStep
+from gateway.audit.spark import schema
+from gateway.audit.tables import table_log
+from gateway.audit.tables.table_log import Offsets, RollupStep
 
 if TYPE_CHECKING:
     from gateway.audit.store import AuditTables

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import layout, schema, store, table_log
+from gateway.audit import store
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import (
     RollupProgress,
@@ -21,7 +21,9 @@ from gateway.audit.batch.rollups.progress import (
     settle_copies,
 )
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
+from gateway.audit.spark import schema
 from gateway.audit.store import AuditTables
+from gateway.audit.tables import layout, table_log
 
 _ROW_COLUMNS: Final = (*schema.RECORD_DIMENSIONS, "start_ms", *schema.ROW_SCHEMA.names)  # of transforms.explode_rows
 COUNT_COLUMNS: Final = ("counts", "conflict", "problem", "count")

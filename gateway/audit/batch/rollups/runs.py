@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.audit.columns import BOOT_COLUMNS
-from gateway.audit.condensing import RUN_SCHEMA
+from gateway.audit.records.condensing import RUN_SCHEMA
 from policies import usage
 
 SORT_COLUMNS = (*BOOT_COLUMNS, "kind", "first_seq", "last_seq", "part")

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from gateway.audit.table_log import RollupStep
+from gateway.audit.tables.table_log import RollupStep
 
 
 class OffsetSpan(NamedTuple):

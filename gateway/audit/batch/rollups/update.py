@@ -16,8 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import StructType
 
-from gateway.audit import condensing, layout, schema, store, table_log
-from gateway.audit.arrow_map import map_in_arrow
+from gateway.audit import store
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups import runs
@@ -32,8 +31,12 @@ from gateway.audit.batch.rollups.progress import (
 )
 from gateway.audit.batch.rollups.steps import OffsetSpan, cut_steps
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.records import condensing
+from gateway.audit.spark import schema
+from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.store import AuditTables, CommitConflict
-from gateway.audit.table_log import RollupStep
+from gateway.audit.tables import layout, table_log
+from gateway.audit.tables.table_log import RollupStep
 from policies import usage
 
 # Rows of usage that one step sums up: what a kill may lose. A Java of 1 GB sums up 16 million at once, but not beside a

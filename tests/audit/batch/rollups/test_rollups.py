@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.audit import columns, store, table_log
+from gateway.audit import columns, store
 from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.batch.rollups import progress, reading, update
@@ -17,6 +17,7 @@ from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.report import report
 from gateway.audit.stream import stream
+from gateway.audit.tables import table_log
 from policies import usage
 from tests.audit.records import START, LineSource, Row, as_json, chained, changed, interval, lost, topic_batch
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.audit.batch.rollups.steps import OffsetSpan, cut_steps
-from gateway.audit.table_log import RollupStep
+from gateway.audit.tables.table_log import RollupStep
 
 MOST_ROWS = 10
 START = RollupStep(7, {("id", 0): 4})

@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.audit import decoding
 from gateway.audit.columns import IDENTITY_COLUMNS, NUMBER_FIELDS
-from gateway.audit.decoding import MalformedRecord, RecordRow, UsageRecord
+from gateway.audit.records import decoding
+from gateway.audit.records.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
 from policies.record_digests import is_changed
 

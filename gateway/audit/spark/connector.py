@@ -180,8 +180,8 @@ def _fetch_library(library: SparkLibrary, version: str, folder: Path, by_hand: s
 
 
 def main() -> int:
-    """`python -m gateway.audit.connector`: fetch the connector and Delta Lake, and print their files, for images and
-    --jars."""
+    """`python -m gateway.audit.spark.connector`: fetch the connector and Delta Lake, and print their files, for images
+    and --jars."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None:
         print("PySpark is not installed: pip install 'produce-gateway[audit]'", file=sys.stderr)

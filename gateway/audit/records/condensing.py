@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from gateway.audit import columns, decoding
+from gateway.audit import columns
 from gateway.audit.answers import windows
 from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.columns import RECORD_DIMENSIONS, RUN_FIELDS
-from gateway.audit.decoding import MalformedRecord, MalformedRecords, UsageRecord
-from gateway.audit.record_batches import ARROW_TYPES, ROW_TYPE
+from gateway.audit.records import decoding
+from gateway.audit.records.decoding import MalformedRecord, MalformedRecords, UsageRecord
+from gateway.audit.records.record_batches import ARROW_TYPES, ROW_TYPE
 from policies import usage
 from policies.record_digests import is_changed
 

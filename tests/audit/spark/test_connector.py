@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from gateway.audit.connector import DELTA_LAKE, KAFKA_CONNECTOR, MissingDependency, SparkLibrary, provide_jars
+from gateway.audit.spark.connector import DELTA_LAKE, KAFKA_CONNECTOR, MissingDependency, SparkLibrary, provide_jars
 from gateway.embedded import MAVEN_ENV, find_free_port
 from gateway.embedded.maven import MavenJar
 from tests.background import Handler, serving, url_of

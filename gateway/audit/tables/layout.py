@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from gateway.audit import schema
 from gateway.audit.columns import WINDOW_LENGTHS
-from gateway.audit.table_log import PROGRESS_TABLE, RECORDS_TABLE
+from gateway.audit.spark import schema
+from gateway.audit.tables.table_log import PROGRESS_TABLE, RECORDS_TABLE
 from policies import usage
 
 # Where a record was found. The id tells a topic from one of the same name that was made later.

@@ -1,0 +1,5 @@
+# Usage records: which lines are some, the same as Arrow, and their sums. Without Spark.
+#
+#   decoding.py          the one decoder: which lines are usage records, and why not
+#   record_batches.py    records as Arrow
+#   condensing.py        sums and runs of numbers, made as records are decoded

@@ -1,0 +1,6 @@
+# What the audit on Spark needs before it has anything to count.
+#
+#   schema.py            the usage record as Spark reads it
+#   arrow_map.py         how Spark's Python processes decode it
+#   connector.py         the jars that PySpark lacks
+#   progress.py          how far Spark is
