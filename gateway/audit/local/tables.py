@@ -149,9 +149,10 @@ class _DeltaFiles:
         listed = ", ".join(_quote(str(self._folder / path)) for path in chosen)
         # DuckDB's own way would also take `cluster=x` in the place of the tables for a column's value.
         found = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = true)"
-        day = f", {_DAY_OF_FILE} AS date" if "/" in chosen[0] else ""
+        # From Delta Lake 4.4 on files have the column that they are partitioned by, too.
+        every = f"COLUMNS(lambda name: name <> 'date'), {_DAY_OF_FILE} AS date" if "/" in chosen[0] else "*"
         wanted = ", ".join(f'"{name}"' for name in columns)
-        both = f"({nothing}) UNION ALL BY NAME SELECT *{day} FROM {found}"  # noqa: S608
+        both = f"({nothing}) UNION ALL BY NAME SELECT {every} FROM {found}"  # noqa: S608
         return f"SELECT {wanted} FROM ({both})"  # noqa: S608
 
 

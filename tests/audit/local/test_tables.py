@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gateway.audit import store
@@ -68,6 +71,16 @@ def test_it_says_what_the_records_say(made: Path, monkeypatch: pytest.MonkeyPatc
         assert _answer(here, question) == _answer(truth, question)
         for what in ("accepted", query.DROPPED):
             assert here.rank_groups(question, what, 2) == truth.rank_groups(question, what, 2)
+
+
+def test_files_may_have_the_column_that_they_are_partitioned_by(made: Path, root: Path) -> None:
+    """As Delta Lake 4.4 (Spark 4.1) writes them; the other files of the same table are from before."""
+    path = next(root.glob("records/date=*/*.parquet"))
+    day = datetime.date.fromisoformat(path.parent.name.removeprefix("date="))
+    found = pq.ParquetFile(path).read()
+    pq.write_table(found.append_column("date", pa.array([day] * len(found), pa.date32())), path)
+    question = AuditQuery(("topic", "outcome"), DAY_MS)
+    assert _answer(LocalTables(str(root)), question) == _answer(LocalTables(str(made)), question)
 
 
 def test_of_expired_days_that_are_still_there_it_says_what_spark_says(root: Path, spark: SparkSession) -> None:
