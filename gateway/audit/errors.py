@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 RECORDS_GONE: Final = (
     "records that were there at the start are gone (retention removed them, or the topic was recreated): run again, and"
@@ -39,12 +39,24 @@ def explain_error(error: BaseException) -> str:
 
 def list_causes(error: BaseException) -> list[tuple[str, str]]:
     """The chain of Java exceptions as (class name, message), outermost first; of Python ones just this."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    chain: list[tuple[str, str]] = []
-    while java is not None and len(chain) < _MAX_CHAIN:
-        chain.append((java.getClass().getName(), java.getMessage() or ""))
-        java = java.getCause()
+    chain = [(java.getClass().getName(), java.getMessage() or "") for java in _java_causes(error)]
     return chain or [(type(error).__name__, str(error))]
+
+
+def raising_class(error: BaseException) -> str:
+    """The Java class whose method raised the innermost exception; "" where that isn't known."""
+    causes = _java_causes(error)
+    frames: Any = causes[-1].getStackTrace() if causes else ()
+    return str(frames[0].getClassName()) if len(frames) else ""
+
+
+def _java_causes(error: BaseException) -> list[Any]:
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    chain: list[Any] = []
+    while java is not None and len(chain) < _MAX_CHAIN:
+        chain.append(java)
+        java = java.getCause()
+    return chain
 
 
 def _first_line(text: str) -> str:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def run(
     """The whole experiment in an empty folder. With `spark` the run that is not killed, and the sums, are its work."""
     chance = random.Random(seed)
     lines = usage_log(intervals)
-    topic = f"kill-{os.getpid()}-{seed}-{control:d}"
+    topic = f"kill-{uuid.uuid4()}"
     copies, rubbish = fill(bootstrap_servers, topic, lines, chance)
     out, checkpoint = folder / "tables", folder / "checkpoint"
     if control:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,23 @@ def test_killed_at_a_random_moment_the_tables_say_the_truth(
     """The full number, and the control that fails: python -m tests.audit.stream.kill_stream (docs/audit.md)."""
     outcome = kill_stream.run(kafka.bootstrap_servers, tmp_path, kills=1, intervals=60, seed=3, spark=spark)
     assert outcome.exact
+
+
+@pytest.mark.full  # with Spark 4.0 the test before it says so, too
+def test_a_batch_that_was_begun_before_a_kill_is_done_again(
+    spark: SparkSession, kafka: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Spark 4.1 and 4.2 end such a query once, after that batch (SPARK-55271)."""
+    topic, tables = f"stream-{uuid.uuid4()}", store.open_tables(spark, str(tmp_path / "t"), make=True)
+    _make(kafka, topic)
+    plan = StreamPlan(kafka.bootstrap_servers, topic, {}, str(tmp_path / "c"))
+    _send(kafka, topic, _lines(range(3)))
+    stream.run_stream(spark, tables, plan)
+    for file in (tmp_path / "c" / "commits").glob("*0*"):  # its checksum, too
+        file.unlink()
+    _send(kafka, topic, _lines(range(3, 5)))
+    assert stream.run_stream(spark, tables, plan)["intervals"] == 2
+    assert job.audit_tables(tables, AuditQuery()).integrity.records == 5
 
 
 @pytest.mark.full  # the test before it reads uneven partitions in small batches, too
