@@ -569,7 +569,7 @@ def _give_up_waiting(end: Poller | KernelEnd) -> Callable[[Any], trio.lowlevel.A
     return give_up
 
 
-class DialledStream:
+class DialledStream(trio.abc.AsyncResource):
     """The part of a `trio.SocketStream` that the dialler uses, and whoever looks whether a broker is there."""
 
     def __init__(self, network: Network, sock: Socket) -> None:
