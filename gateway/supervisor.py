@@ -191,7 +191,7 @@ class ParentLink:
         settings: control only, set once `started` is: the configuration as JSON.
         was_up: control only, likewise: an earlier control had everything up.
         origin: control only, likewise: where the configuration was read.
-        reload: control only: set when somebody asks for that; another event takes its place.
+        reload: control only: set when somebody asks for that; whoever does it first puts another event in its place.
         inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
     """
 
@@ -290,7 +290,6 @@ class ParentLink:
                 self.started.set()
             case ReloadConfig():
                 self.reload.set()
-                self.reload = trio.Event()
             case StopNotice():
                 self.leaving.set()
             case StopChild():

@@ -97,6 +97,7 @@ async def tell_leaving(link: supervisor.ParentLink) -> None:
 async def tell_reload(link: supervisor.ParentLink) -> None:
     while True:
         await link.reload.wait()
+        link.reload = trio.Event()
         tell("control", "reload")
         if MOOD == "adopt":
             link.adopt_config(

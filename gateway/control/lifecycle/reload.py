@@ -105,8 +105,10 @@ class ConfigReloader:
             await self._follow_files()
 
     async def _follow_signal(self) -> None:
+        link = self._context.link
         while True:
-            await self._context.link.reload.wait()
+            await link.reload.wait()
+            link.reload = trio.Event()  # before it is done: who asks meanwhile may have changed the file since
             await self.reload_config(BY_SIGNAL)
 
     async def _follow_files(self) -> None:

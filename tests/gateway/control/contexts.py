@@ -39,7 +39,6 @@ class Parent:
 
     def ask_for_reload(self) -> None:
         self.reload.set()
-        self.reload = trio.Event()
 
     def request_reconnect(self, worker: int) -> None:
         self.reconnects.append(worker)

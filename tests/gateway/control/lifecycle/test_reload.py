@@ -253,6 +253,24 @@ async def test_who_asks_before_the_policies_are_known_is_answered(tmp_path: Path
     assert control.reloader.state.last.outcome == "failed"
 
 
+async def test_who_asks_while_it_is_read_has_it_read_once_more(make: Any, nursery: trio.Nursery) -> None:
+    control = await make("reload_interval: 0s\n")
+    control.reloader._origin = ConfigOrigin(control.reloader._origin.files, time.time_ns() + 10**12)  # nothing is newer
+    examine: Callable[[Path], ConfigExamination] = control.reloader._examine
+
+    def change_behind(path: Path) -> ConfigExamination:
+        found = examine(path)
+        if control.reloader.state.last is None:
+            control.file.write_text(UPSTREAM + "reload_interval: 0s\nmode: observe\n")
+            trio.from_thread.run_sync(control.parent.ask_for_reload)
+        return found
+
+    control.reloader._examine = change_behind
+    nursery.start_soon(control.reloader.run)
+    control.parent.ask_for_reload()
+    await until(lambda: control.settings.mode == "observe")
+
+
 async def test_a_stop_in_the_middle_of_it_is_no_fault(tmp_path: Path) -> None:
     control = Control(tmp_path, UPSTREAM)
     control.service.loaded.set()
