@@ -119,7 +119,7 @@ class UnlistenRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReconnectRequest(msgspec.Struct, frozen=True, tag=True):
-    """Control lost its channel to a worker; if that is alive, both get a new one."""
+    """Control and a worker lack a channel; if both are alive, they get a new one."""
 
     worker: int
 
@@ -255,7 +255,7 @@ class ParentLink:
         self._channel.post(UnlistenRequest(name))
 
     def request_reconnect(self, worker: int) -> None:
-        """Control: ask for a new channel to that worker; the parent may take its time."""
+        """Ask for a new channel between control and that worker; the parent may take its time."""
         self._channel.post(ReconnectRequest(worker))
 
     def report_up(self) -> None:
@@ -285,6 +285,8 @@ class ParentLink:
                 self.inherited[message.name] = (message.host, message.port, socket.socket(fileno=fd))
             case NewChannel() if fd >= 0:
                 self._channels.send_nowait((message, socket.socket(fileno=fd)))
+            case NewChannel():  # this process has too many open files: nobody else knows that it lacks this one
+                self.request_reconnect(message.worker)
             case StartControl():
                 self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
                 self.started.set()
@@ -407,6 +409,9 @@ class _ChildProcess:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL)
+        except OSError:
+            ours.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -530,11 +535,15 @@ class _ProcessSupervisor:
         pauses = RestartBackoff()
         while not self._stopping.is_set():
             since = trio.current_time()
-            code = await self._run_child(child)
+            try:
+                how = f"ended ({_describe_exit(await self._run_child(child))})"
+            except* OSError as group:  # no memory, process or descriptor for it just now: the others go on
+                child.kill()
+                how = f"can't be run ({group.exceptions[0]})"
             if self._stopping.is_set():
                 return
             pause = pauses.next_pause(trio.current_time() - since)
-            log.error("%s ended (%s) and is started again in %g s", child.name, _describe_exit(code), pause)
+            log.error("%s %s and is started again in %g s", child.name, how, pause)
             with trio.move_on_after(pause):
                 await self._stopping.wait()
 

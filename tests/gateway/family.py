@@ -3,8 +3,9 @@
 #   family.py run PORT    the parent; "bootstrap" listens on PORT
 #   family.py control | worker   its children, by their own start
 #
-# FAMILY says how children misbehave: stubborn (never ends), crash (dies at once), give-up. "broker 1" listens on
-# FAMILY_PORT. Of FAMILY_WORKERS, if there are several, each counts its starts in the memory that they share.
+# FAMILY says how children misbehave: stubborn (never ends), crash (dies at once), give-up, vanish (there is no program
+# at their second start). "broker 1" listens on FAMILY_PORT. Of FAMILY_WORKERS, if there are several, each counts its
+# starts in the memory that they share.
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from itertools import pairwise
 
 import trio
@@ -43,7 +45,12 @@ def parent() -> int:
     port, drain_timeout_s = int(sys.argv[2]), float(os.environ.get("FAMILY_DRAIN", "10"))
     tell("parent", "started")
 
+    starts: Counter[int] = Counter()
+
     def program(number: int) -> list[str]:
+        starts[number] += 1
+        if MOOD == "vanish" and starts[number] == 2:
+            return ["/no/such/python"]
         return [sys.executable, __file__, "control" if number == supervisor.CONTROL_NUMBER else "worker"]
 
     listeners = {"bootstrap": ("127.0.0.1", port)}

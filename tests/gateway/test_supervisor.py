@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from gateway import supervisor
+from gateway.channel import ProcessChannel
 from gateway.embedded import find_free_port
 
 FAMILY = Path(__file__).with_name("family.py")
@@ -301,6 +303,31 @@ def test_a_child_that_keeps_dying_and_a_channel_that_keeps_breaking_are_replaced
     log = family.end()[1]
     pauses = [each.rpartition(" in ")[2] for each in log.splitlines() if each.startswith(line)]
     assert pauses[:3] == ["0.1 s", "0.2 s", "0.4 s"]
+
+
+def test_a_child_that_cannot_be_started_is_tried_again_and_the_others_stay(start: Any) -> None:
+    family = start("vanish")
+    control, worker = family.running()
+    os.kill(worker, signal.SIGKILL)
+    later = family.wait_for("control", "hello", count=2)
+    assert later["worker_pid"] != worker
+    assert is_alive(control)
+    family.process.terminate()
+    code, log = family.end()
+    assert code == 0
+    assert "worker 0 can't be run ([Errno 2] No such file or directory: '/no/such/python') and is started again" in log
+
+
+async def test_a_channel_whose_descriptor_was_lost_is_asked_for_again(nursery: trio.Nursery) -> None:
+    ours, theirs = socket.socketpair()
+    parent: ProcessChannel[Any, supervisor.ToParent] = ProcessChannel(ours, supervisor._decode_for_parent)
+    link = supervisor.ParentLink(theirs)
+    nursery.start_soon(link.run)
+    nursery.start_soon(parent.run)
+    parent.post(supervisor.NewChannel(worker=3, restarts=0, control=0))  # as it arrives where there are too many files
+    with contextlib.closing(parent), trio.fail_after(DEADLINE_S):
+        assert await parent.receive() == (supervisor.ReconnectRequest(3), -1)
+        nursery.cancel_scope.cancel()
 
 
 def test_control_can_give_up_for_all(start: Any) -> None:
