@@ -126,10 +126,10 @@ class UsageSpool:
         life = self._lives.get(boot)
         return "" if life is None else life.digest
 
-    def unfinished_lives(self, worker: int) -> list[tuple[str, str, int]]:
-        """(gateway, boot, last seq) of every life of that worker without a final interval."""
+    def unfinished_lives(self) -> list[tuple[int, str, str, int]]:
+        """(worker, gateway, boot, last seq) of every worker's life without a final interval."""
         with self._guard:
-            return [(x.gateway, boot, x.seq) for boot, x in self._lives.items() if x.worker == worker and not x.ended]
+            return [(x.worker, x.gateway, boot, x.seq) for boot, x in self._lives.items() if not x.ended]
 
     def append(self, lines: list[bytes]) -> None:
         """Write records and sync them; all or none."""
@@ -356,10 +356,20 @@ class UsageLogWriter:
         if self._spool is None:
             self._boots[worker] = boot
             return []
-        lost = [life for life in self._spool.unfinished_lives(worker) if life[1] != boot]
-        for gateway, old, seq in lost:
-            self.enqueue_lost(worker, old, gateway, seq)
-        return [old for _, old, _ in lost]
+        return self._enqueue_lost_lives(lambda number, old: number == worker and old != boot)
+
+    def enqueue_lost_beyond(self, workers: int) -> None:
+        """Record, and count, every life in the spool without an end of workers that there are no longer: this gateway
+        has `workers`, so none of their numbers begins anew.
+        """
+        self._metrics.workers_lost.inc(len(self._enqueue_lost_lives(lambda number, _: number >= workers)))
+
+    def _enqueue_lost_lives(self, is_lost: Callable[[int, str], bool]) -> list[str]:
+        assert self._spool is not None
+        lost = [life for life in self._spool.unfinished_lives() if is_lost(life[0], life[2])]
+        for worker, gateway, boot, seq in lost:
+            self.enqueue_lost(worker, boot, gateway, seq)
+        return [boot for _, _, boot, _ in lost]
 
     @property
     def queued(self) -> int:

@@ -145,7 +145,7 @@ def test_an_upgrade_goes_on_with_what_the_release_before_has_left(open_spool: Op
     first.append([line(0, version=1), line(1, version=1)])
     first.close()
     second = open_spool()
-    assert second.unfinished_lives(0) == [("gw", "boot-1", 1)]
+    assert second.unfinished_lives() == [(0, "gw", "boot-1", 1)]
     second.append([line(0, boot="boot-2")])
     lines, position = second.read_unpublished()
     second.mark_published(position)
@@ -270,7 +270,7 @@ def test_the_last_sign_of_a_worker_without_an_end_is_kept(open_spool: OpenSpool,
     spool.close()
     again = open_spool(retention_s=0, published_only=False)
     again.prune_expired()
-    assert again.unfinished_lives(0) == [("gw", "open", 0)]
+    assert again.unfinished_lives() == [(0, "gw", "open", 0)]
     again.append([usage.encode_lost("gw", "open", 0, 0, 1)])
     again.prune_expired()
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
@@ -493,6 +493,22 @@ async def test_a_life_without_an_end_is_noted_as_lost_when_the_next_one_begins(
         assert log.enqueue_lost_before(0, "new") == []
     lost = on_disk(tmp_path)[-1]
     assert (lost["kind"], lost["boot"], lost["seq"]) == ("lost", "old", 4)
+
+
+async def test_a_life_of_a_worker_that_there_is_no_longer_is_noted_as_lost(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    before = open_spool()
+    before.append([line(4, boot="kept"), line(9, boot="gone").replace(b'"worker":0', b'"worker":2')])
+    before.close()
+    metrics = GatewayMetrics()
+    log = UsageLogWriter(open_spool(), "gw", metrics)
+    async with writing(log):
+        log.enqueue_lost_beyond(2)
+    assert [(each["worker"], each["boot"], each["seq"]) for each in on_disk(tmp_path) if each["kind"] == "lost"] == [
+        (2, "gone", 9)
+    ]
+    assert sample(metrics, "workers_lost_total") == 1
 
 
 # --- the topic --------------------------------------------------------------------------------------------------------
