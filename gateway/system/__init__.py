@@ -1,7 +1,7 @@
 # The operating system's small things.
 #
 #   cores.py           how many cores this process may use
-#   files.py           directories' entries that survive a power cut, and files that one process alone uses
+#   files.py           changes of files, directories' entries that survive a power cut, files for one process alone
 #   shared_memory.py   memory that several processes map, and a lock for it
 #   sockets.py         options of clients' sockets, their origin, addresses as text
 #   hosts.py           the host names that a request to the admin server may give (DNS rebinding)

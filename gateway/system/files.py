@@ -1,5 +1,5 @@
-# Two services of the operating system for all that keep files: a directory's entries survive a power cut, and one
-# process alone uses a file. Knows no content.
+# Three services of the operating system for all that have files: whether one has changed, a directory's entries survive
+# a power cut, and one process alone uses a file. Knows no content.
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import fcntl
 import os
 from pathlib import Path
 from typing import IO
+
+FileSignature = tuple[int, int, int, int, int]
+
+
+def file_signature(path: str | Path) -> FileSignature | None:
+    """Differs when the file has changed, or has another owner or mode, and when a link has another target: the times of
+    its contents and its inode in Unix ns, size, inode and device. None: there is none.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def sync_directory(directory: Path) -> None:

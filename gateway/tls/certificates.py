@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from gateway.system.files import FileSignature, file_signature
 from gateway.tls.principal_rules import DEFAULT_RULE, PrincipalRules
 
 CHECK_INTERVAL_S: Final = 1.0  # files are looked at when a connection comes, so often at most
@@ -33,7 +33,7 @@ _WRONG_PASSWORD = (None, "BAD_DECRYPT", "MAYBE_WRONG_PASSWORD")  # by OpenSSL's 
 
 _KEYSTORE, _KEY_FILE, _TRUSTSTORE = "ssl.keystore.location", "ssl.key.location", "ssl.truststore.location"
 
-FileSignatures = tuple[tuple[int, int, int] | None, ...]
+FileSignatures = tuple[FileSignature | None, ...]
 
 
 class ListenerTls(msgspec.Struct, frozen=True):
@@ -207,9 +207,10 @@ class ReloadedContext:
         self._log = log
         self._find_doubts = doubts
         self._context: ssl.SSLContext | None = None
-        self._loaded_signatures: FileSignatures | None = None  # of the files that were taken, or given up
+        self._loaded_signatures: FileSignatures | None = None  # of the files that were taken
         self._failed_signatures: FileSignatures | None = None
         self._failed_at = 0.0
+        self._is_failure_logged = False
         self._next_check_at = float("-inf")
 
     def get_context(self, now: float) -> ssl.SSLContext | None:
@@ -225,23 +226,22 @@ class ReloadedContext:
         return self._context
 
     def _read_signatures(self) -> FileSignatures:
-        return tuple(map(_file_signature, self._files))
+        return tuple(map(file_signature, self._files))
 
     def _reload_context(self, seen: FileSignatures, now: float) -> None:
         try:
             context = self._make()
         except CertificateError as error:
             if seen != self._failed_signatures:
-                self._failed_signatures, self._failed_at = seen, now
+                self._failed_signatures, self._failed_at, self._is_failure_logged = seen, now, False
             self.problem = f"{self._messages.key_prefix}{error}"
-            if self._context is None:
-                self._log("error", f"{self.problem}; {self._messages.unusable}")
-                self._loaded_signatures = seen
-            elif now - self._failed_at >= SETTLE_S:
-                self._log("error", f"{self.problem}; {self._messages.kept}")
-                self._loaded_signatures = seen
-            return
-        if self._loaded_signatures is not None:
+            has_settled = self._context is None or now - self._failed_at >= SETTLE_S
+            if has_settled and not self._is_failure_logged:
+                what = self._messages.unusable if self._context is None else self._messages.kept
+                self._log("error", f"{self.problem}; {what}")
+                self._is_failure_logged = True
+            return  # and made again at the next check: there may only be too many open files
+        if self._context is not None or self._failed_signatures is not None:
             self._log("info", self._messages.renewed)
         self._context, self._loaded_signatures, self._failed_signatures, self.problem = context, seen, None, ""
         for doubt in self._find_doubts():
@@ -272,12 +272,3 @@ class ListenerCertificates(ReloadedContext):
         )
         super().__init__(tls.file_paths(), partial(make, tls), words, log, partial(doubts, tls))
         self.rules = PrincipalRules(tls.principal_rules)
-
-
-def _file_signature(path: str) -> tuple[int, int, int] | None:
-    """Changes when the file does, or a link's target."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

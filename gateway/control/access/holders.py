@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import trio
 
 from gateway.access_tokens.roles import AccessRole
 from gateway.access_tokens.tokens import TokenHolder, parse_token_line, read_holders
+from gateway.system.files import FileSignature, file_signature
 from gateway.tls.principal_rules import ANONYMOUS, DEFAULT_RULE, NoPrincipal, PrincipalRules
 
 log = logging.getLogger("gateway.control")
@@ -40,7 +40,7 @@ class CredentialHolders:
         self._file = token_file
         self._principals = dict(principals or {})
         self._rules = PrincipalRules(principal_rules)
-        self._file_signature: tuple[int, ...] | None = None  # the file that `_file_holders` was read from
+        self._file_signature: FileSignature | None = None  # the file that `_file_holders` was read from
         self._file_holders: tuple[TokenHolder, ...] = ()
 
     @property
@@ -79,9 +79,8 @@ class CredentialHolders:
 
     def _load_file(self, path: Path) -> tuple[TokenHolder, ...]:
         try:
-            stat = os.stat(path)
-            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if seen != self._file_signature:
+            seen = file_signature(path)
+            if seen is None or seen != self._file_signature:
                 self._file_holders, self._file_signature = read_holders(path), seen
                 self._record_problem("")
         except (OSError, ValueError) as error:

@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Final
 
+from gateway.system.files import FileSignature, file_signature
+
 COARSE_NS: Final = 20_000_000
-FileStates = tuple[tuple[int, ...] | None, ...]
+FileStates = tuple[FileSignature | None, ...]
 
 
 def read_file_states(files: Iterable[str]) -> FileStates:
     """A value that differs when one of the files has changed, gone or appeared. Blocking."""
-    return tuple(_read_file_state(file) for file in files)
-
-
-def _read_file_state(file: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+    return tuple(map(file_signature, files))
 
 
 def is_any_newer(files: Iterable[str], than_ns: int) -> bool:

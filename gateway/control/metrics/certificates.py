@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from prometheus_client.registry import Collector
 from gateway.config import Settings
 from gateway.control.metrics.family import PREFIX, MetricFamily
 from gateway.listener_names import config_path
+from gateway.system.files import file_signature
 
 CERTIFICATES: Final = (
     MetricFamily(
@@ -70,9 +70,9 @@ class CertificateExpiry(Collector):
         yield gauge
 
     def _cached_expiry(self, name: str, place: CertificateLocation) -> float | None:
-        mark = (place, *_file_mark(place.path))
+        mark = (place, file_signature(place.path))
         known = self._known.get(name)
-        if known is None or known.mark != mark:
+        if known is None or known.mark != mark or known.expires is None:
             known = self._known[name] = _ReadExpiry(mark, read_expiry(place))
         return known.expires
 
@@ -86,11 +86,3 @@ def read_expiry(place: CertificateLocation) -> float | None:
         return min(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(data))
     except (OSError, ValueError):
         return None
-
-
-def _file_mark(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino

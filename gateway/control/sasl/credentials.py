@@ -10,7 +10,6 @@ import functools
 import json
 import logging
 import math
-import os
 import subprocess
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from gateway import yaml_text
 from gateway.control.sasl.fair_semaphore import FairSemaphore
 from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import NoTokenError, TokenCache, TokenSource
+from gateway.system.files import FileSignature, file_signature
 from gateway.tls.broker_tls import InvalidProperties
 from policies.text import one_line
 from protocol.authentication.scram import HASHES, ScramRecord, parse_record
@@ -42,7 +42,6 @@ UNKNOWN_USER_S: Final = 10.0  # an unknown user stays unknown for this time at m
 
 T = TypeVar("T")
 Records = Mapping[str, ScramRecord]  # of one user, by mechanism
-_Signature = tuple[int, int, int] | None
 
 
 class CredentialsError(Exception):
@@ -172,7 +171,8 @@ class WatchedFile(Generic[T]):
         self._path = path
         self._read = read
         self._value: T | None = None
-        self._last_signature: _Signature = None
+        self._read_signature: FileSignature | None = None  # of the file that the value is from
+        self._problem = ""
         self._next_check = -math.inf
         self._read_lock = trio.Lock()
 
@@ -190,24 +190,17 @@ class WatchedFile(Generic[T]):
         return self._value
 
     async def _read_if_changed(self) -> None:
-        seen = _file_signature(self._path)
-        if seen == self._last_signature and self._value is not None:
+        seen = file_signature(self._path)
+        if seen == self._read_signature and self._value is not None:
             return
-        is_new, self._last_signature = seen != self._last_signature or self._value is None, seen
         try:
-            self._value = await trio.to_thread.run_sync(self._read, self._path)
-        except CredentialsError as error:
-            if is_new:
+            self._value, self._read_signature = await trio.to_thread.run_sync(self._read, self._path), seen
+            self._problem = ""
+        except CredentialsError as error:  # read again at the next check: there may only be too many open files
+            if str(error) != self._problem:
                 kept = "" if self._value is None else "; what was read of it before stays in force"
                 log.error("authentication: %s%s", error, kept)
-
-
-def _file_signature(path: Path) -> _Signature:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+            self._problem = str(error)
 
 
 # --- tokens for brokers -----------------------------------------------------------------------------------------------

@@ -133,6 +133,28 @@ async def test_a_file_is_read_again_when_it_changes_and_kept_when_it_breaks(
     assert "stays in force" in caplog.text
 
 
+async def test_a_file_that_could_not_be_read_for_a_while_is_read_later_unchanged(
+    tmp_path: Path, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, faults = tmp_path / "file", iter((None, "too many open files", "too many open files"))
+
+    def read(file: Path) -> str:
+        if fault := next(faults, None):
+            raise CredentialsError(fault)
+        return file.read_text()
+
+    path.write_text("old")
+    watched = WatchedFile(path, read)
+    assert await watched.get() == "old"
+    path.write_text("newer")
+    found = []
+    for _ in range(3):
+        await trio.sleep(1)
+        found.append(await watched.get())
+    assert found == ["old", "old", "newer"]
+    assert len(caplog.records) == 1
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 

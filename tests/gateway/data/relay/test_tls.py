@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import ssl
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -430,6 +432,20 @@ def test_a_certificate_that_changed_is_read_again_for_new_connections(authority:
     assert second not in (first, None)
     assert [level for level, _ in files.said] == ["info"]
     assert "new connections use the certificate that is in" in files.said[0][1]
+
+
+def test_files_that_could_not_be_read_for_a_while_are_read_later_unchanged(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(authority, tmp_path)
+    first = files.certificates.get_context(0.0)
+    files.bring("second")
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        for i in range(20):
+            assert files.certificates.get_context(10.0 + i) is first
+    assert files.certificates.get_context(40.0) not in (first, None)
+    assert [level for level, _ in files.said] == ["error", "info"]
 
 
 def test_a_new_certificate_that_can_not_be_used_is_said_once_and_the_old_one_stays(
