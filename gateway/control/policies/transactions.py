@@ -63,17 +63,17 @@ class PolicyTransactions:
         """From now on this gateway may write, until another one opens its own."""
         if self._producer is not None:
             return
-        producer = Producer(
-            {
-                **self._properties,
-                "transactional.id": self._topic,  # of all gateways that share the topic
-                "transaction.timeout.ms": TRANSACTION_MS,
-                "acks": "all",
-                "compression.type": "lz4",
-                "topic.metadata.propagation.max.ms": 3_000,
-            }
-        )
         try:
+            producer = Producer(
+                {
+                    **self._properties,
+                    "transactional.id": self._topic,  # of all gateways that share the topic
+                    "transaction.timeout.ms": TRANSACTION_MS,
+                    "acks": "all",
+                    "compression.type": "lz4",
+                    "topic.metadata.propagation.max.ms": 3_000,
+                }
+            )
             producer.init_transactions(_seconds_left(deadline))
         except KafkaException as error:
             raise translate_error(error.args[0], self._topic) from error

@@ -594,23 +594,25 @@ class UsagePublisher:
                 return
 
     def _prepare_producer(self) -> None:
-        if self._producer is None:
-            self._producer = Producer(
-                {
-                    **self._client,
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    "compression.type": "lz4",
-                    "message.timeout.ms": PUBLISH_TIMEOUT_MS,
-                    "topic.metadata.propagation.max.ms": 3_000,  # a deleted topic is made again after this
-                }
-            )
-        if not self._ready:
-            try:
+        try:
+            if self._producer is None:
+                self._producer = Producer(
+                    {
+                        **self._client,
+                        "enable.idempotence": True,
+                        "acks": "all",
+                        "compression.type": "lz4",
+                        "message.timeout.ms": PUBLISH_TIMEOUT_MS,
+                        "topic.metadata.propagation.max.ms": 3_000,  # a deleted topic is made again after this
+                    }
+                )
+            if not self._ready:
                 self._topic.ensure_topic()
-            except TopicError as error:
-                raise PublishError(str(error)) from error
-            self._ready = True
+                self._ready = True
+        except TopicError as error:
+            raise PublishError(str(error)) from error
+        except KafkaException as error:  # a certificate is gone just now
+            raise PublishError(error.args[0].str()) from error
 
 
 def _is_final(error: KafkaError) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import trio
+from confluent_kafka import KafkaException
 
 from gateway.control.fleet.exchange.health import ExchangeHealth
 from gateway.control.fleet.exchange.peers import DROP_REASONS, SILENT_CYCLES, PeerNews, PeerTable
@@ -276,7 +277,9 @@ class UsageExchange:
             try:
                 # Abandoned when cancelled: a cluster that doesn't answer must not hold up a stop.
                 found = await trio.to_thread.run_sync(self._find_topic, abandon_on_cancel=True)
-            except TopicError as error:
+                if not isinstance(found, TopicAbsent):
+                    self._follow_topic(found)
+            except (TopicError, KafkaException) as error:  # librdkafka's: a certificate is gone just now
                 wait = RETRY_S
                 self.health.record_failure(str(error))
             else:
@@ -285,8 +288,6 @@ class UsageExchange:
                     self.health.record_failure(f"topic {self._topic.name} does not exist")
                     self._found = None
                     self.writer.close()
-                else:
-                    self._follow_topic(found)
             with trio.move_on_after(wait):
                 await self.health.topic_missing.wait()
             await trio.sleep(0.05)  # reader and writer may both have set it again and again
@@ -307,11 +308,11 @@ class UsageExchange:
         before = self._found
         if found == before:
             return
-        self._found = found
         if before is None or found.topic_id != before.topic_id:
             self.writer.open()
             self._reporter.on_report_lost()
             self._reporter.repeat_all()
+        self._found = found
         self._reader.follow_partitions(found.partitions)
 
 

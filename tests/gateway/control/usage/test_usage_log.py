@@ -560,3 +560,12 @@ def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(open_spool: Open
     with pytest.raises(module.PublishError, match="topic u is not available"):
         publisher.publish_batch()
     assert spool.read_unpublished()[0] == [line(0)]
+
+
+def test_a_certificate_that_is_gone_is_like_a_topic_that_cannot_be_reached(open_spool: OpenSpool) -> None:
+    spool = open_spool()
+    spool.append([line(0)])
+    client = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "ssl", "ssl.ca.location": "/gone.pem"}
+    publisher = UsagePublisher(spool, {**client, "log_level": 2}, "u", 1, 1, GatewayMetrics())
+    with pytest.raises(module.PublishError, match=r"ssl\.ca\.location failed"):
+        publisher.publish_batch()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import pytest
 import trio
+from confluent_kafka import KafkaError, KafkaException
 from trio.testing import MockClock
 
 from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.fleet.exchange.exchange import GatewayUsage, UsageExchange
 from gateway.control.fleet.exchange.reader import MAX_READ_MESSAGES, ReportRecord
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
-from gateway.kafka import internal_topic
+from gateway.kafka.internal_topic import TopicPresent
 from policies.fleet.keys import total_key
 from policies.fleet.shares import LimitDemand
 
@@ -61,8 +64,21 @@ async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
     exchange = UsageExchange({}, "t", "a", party)
     exchange._reader, exchange.writer = Flood(), (written := Collector())  # type: ignore[assignment]
     for topic_id in ("one", "another"):
-        exchange._found = internal_topic.TopicPresent(topic_id, frozenset({0}))
+        exchange._found = TopicPresent(topic_id, frozenset({0}))
         await exchange._send_report()
         [message] = written.messages
         assert list(form.decode_usage(message).limits.limit) == [form.limit_id(key, topic_id.encode())]
         written.messages.clear()
+
+
+async def test_a_writer_that_cannot_be_made_just_now_is_made_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, found = UsageExchange({}, "t", "a", SimpleNamespace(find_limit=None)), TopicPresent("one", frozenset({0}))
+    made = Mock(side_effect=[KafkaException(KafkaError(KafkaError._INVALID_ARG)), None])
+    monkeypatch.setattr(exchange, "_find_topic", lambda: found)
+    monkeypatch.setattr(exchange.writer, "open", made)
+    with trio.move_on_after(20.0):
+        await exchange._maintain_topic()
+    assert made.call_count == 2
+    assert exchange._found == found
