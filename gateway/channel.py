@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from array import array
@@ -577,8 +578,8 @@ class ProcessChannel(Generic[Posted, Received]):
     """One end of the socketpair: `Channel[Up, Down](sock, decode_down)` is a worker's, `Channel[Down, Up](sock,
     decode_up)` control's. The parent has messages of its own in the same framing.
 
-    `post` never waits. `run` writes the posted messages until cancelled or the peer is gone (then it raises
-    ChannelClosed).
+    `post` never waits. `run` writes the posted messages until cancelled, or the other end takes no more: what that has
+    sent before is still to be received, and `receive` says that it is gone.
     """
 
     def __init__(self, sock: socket.socket, decode: Callable[[bytes], Received]) -> None:
@@ -629,8 +630,8 @@ class ProcessChannel(Generic[Posted, Received]):
                 self._idle.set()
                 self._wake = trio.Event()
                 await self._wake.wait()
-        except (OSError, trio.ClosedResourceError) as error:
-            raise ChannelClosed(str(error)) from error
+        except (OSError, trio.ClosedResourceError):
+            pass
 
     async def _write_first(self) -> None:
         data, fd = self._outgoing[0]
@@ -692,6 +693,11 @@ class ProcessChannel(Generic[Posted, Received]):
         if not data:
             raise ChannelClosed("closed by the other process")
         self._buffer += data
+
+    def finish_writing(self) -> None:
+        """Let the other end find this one gone; what it sends until then is still to be received."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._sock.close()

@@ -162,10 +162,8 @@ async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
 
 
 async def hold(channel: ProcessChannel[ToControl, ToWorker]) -> None:
-    try:
-        await channel.run()
-    except ChannelClosed:
-        channel.close()
+    await channel.run()
+    channel.close()
 
 
 def child(who: str) -> int:

@@ -309,8 +309,44 @@ async def test_the_end_of_the_other_process_ends_reading_and_writing(ends: Ends)
         with pytest.raises(ChannelClosed):
             await control.receive()
         control.post(SpoolConfirmation(1))
-        with pytest.raises(ChannelClosed):
-            await control.run()
+        await control.run()
+
+
+async def test_what_was_sent_before_the_end_is_received_behind_a_message_that_nobody_takes(ends: Ends) -> None:
+    control, worker = ends
+    for number in range(3):
+        worker.post(LogMessage("info", f"{number}"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run)
+        with trio.fail_after(10):
+            await worker.wait_flushed()
+        nursery.cancel_scope.cancel()
+    worker.close()
+    control.post(SpoolConfirmation(1))
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(control.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [(await control.receive())[0] for _ in range(3)] == [LogMessage("info", f"{n}") for n in range(3)]
+            with pytest.raises(ChannelClosed):
+                await control.receive()
+
+
+async def test_who_finishes_writing_still_receives(ends: Ends) -> None:
+    control, worker = ends
+    control.post(SpoolConfirmation(1))
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(control.run)
+            nursery.start_soon(worker.run)
+            await control.wait_flushed()
+            control.finish_writing()
+            assert (await worker.receive())[0] == SpoolConfirmation(1)
+            with pytest.raises(ChannelClosed):
+                await worker.receive()
+            worker.post(LogMessage("info", "last words"))
+            assert (await control.receive())[0] == LogMessage("info", "last words")
+            nursery.cancel_scope.cancel()
 
 
 async def test_closing_wakes_all_tasks_that_wait(ends: Ends) -> None:

@@ -119,7 +119,10 @@ class MemoryChannel:
 
     async def run(self) -> None:
         await self._end.closed.wait()
-        raise ChannelClosed("closed by the other process")
+
+    def finish_writing(self) -> None:
+        self._end.peer.is_closed = True
+        self._end.peer.came.set()
 
     async def receive(self) -> tuple[Any, int]:
         end = self._end

@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
@@ -90,12 +90,18 @@ class _ConnectedWorker:
         self.kinds: Counter[tuple[str, int | None]] = Counter()  # given, by listener and broker
         self.rates: WorkerRates | None = None
         self.final = False
+        self.is_replaced = False  # by a later channel, which waits for the end of this one
         self.is_behind = False  # it keeps intervals that the usage log had no room for
 
     @property
     def expected_connections(self) -> int:
         """Connections that it has, or will have."""
         return self.connections + self.given - self.received
+
+
+def _replace_channel(worker: _ConnectedWorker) -> None:
+    worker.is_replaced = True
+    worker.channel.finish_writing()
 
 
 class _MergedRates:
@@ -155,6 +161,7 @@ class WorkerPool:
         self._provisional: dict[type, Snapshot] = {}
         self._batch: list[Snapshot | QuotaChanges] | None = None  # published in a block that has not ended yet
         self._workers: dict[int, _ConnectedWorker] = {}
+        self._turns: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)  # of each worker's channels
         self._changed = trio.Event()
         self._drain: DrainRequest | None = None
         self._rates = _MergedRates()
@@ -237,7 +244,7 @@ class WorkerPool:
 
     async def wait_ended(self) -> None:
         """Return when no worker is connected."""
-        while self._workers:
+        while any(turn.locked() for turn in self._turns.values()):
             await self._changed.wait()
 
     async def hand_over_connection(self, sock: socket.socket, accepted: AcceptedConnection) -> None:
@@ -262,10 +269,25 @@ class WorkerPool:
         worker.channel.post(accepted, sock.detach())
 
     async def serve_worker(self, number: int, sock: socket.socket) -> None:
-        """One worker's channel until either end is gone."""
+        """Serve one worker's channel until either end is gone, or a later one replaces it. The later one waits until
+        all that came by the earlier one is read: what a dead worker has sent comes before its successor's, and a living
+        worker, which serves one channel after the other, comes to it.
+        """
         worker = _ConnectedWorker(number, ProcessChannel(sock, decode_for_control))
-        self._workers[number] = worker
-        self._metrics.create_worker_series(number)
+        turn = self._turns[number]
+        try:
+            if (former := self._workers.get(number)) is not None:
+                _replace_channel(former)
+            async with turn:
+                if turn.statistics().tasks_waiting:
+                    _replace_channel(worker)
+                await self._serve_channel(worker)
+        finally:
+            worker.channel.close()
+
+    async def _serve_channel(self, worker: _ConnectedWorker) -> None:
+        self._workers[worker.number] = worker
+        self._metrics.create_worker_series(worker.number)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(worker.channel.run)
@@ -273,11 +295,10 @@ class WorkerPool:
                 while True:
                     self._receive_message(worker, (await worker.channel.receive())[0])
         except* ChannelClosed as group:
-            if not worker.final:
-                log.error("worker %d: %s", number, group.exceptions[0])
-                self._link.request_reconnect(number)
+            if not (worker.final or worker.is_replaced):
+                log.error("worker %d: %s", worker.number, group.exceptions[0])
+                self._link.request_reconnect(worker.number)
         finally:
-            worker.channel.close()
             self._forget_worker(worker)
 
     async def _greet_worker(self, worker: _ConnectedWorker) -> None:
@@ -316,9 +337,9 @@ class WorkerPool:
                 self._metrics.set_gauges(worker.number, message)
             case LatencyReport():
                 self._metrics.add_latencies(worker.number, message)
-            case EndedConnections(addresses) if self._workers.get(worker.number) is worker:
+            case EndedConnections(addresses):
                 self.admission.end_connections(worker.number, addresses)
-            case LocatedConnection() if self._workers.get(worker.number) is worker:
+            case LocatedConnection():
                 self._locate_connection(worker, message)
             case WorkerRates():
                 worker.rates = message
@@ -378,13 +399,12 @@ class WorkerPool:
         worker.final |= interval.final
 
     def _forget_worker(self, worker: _ConnectedWorker) -> None:
-        if self._workers.get(worker.number) is worker:
-            del self._workers[worker.number]
-            self.admission.replace_connections(worker.number, {})
-            self._metrics.worker_up.labels(str(worker.number)).set(0)
-            self._metrics.set_gauges(worker.number, WorkerGauges(0, 0, 0))
-            self._update_rates()
-            self._fleet.remove_worker(worker.number)
+        del self._workers[worker.number]
+        self.admission.replace_connections(worker.number, {})
+        self._metrics.worker_up.labels(str(worker.number)).set(0)
+        self._metrics.set_gauges(worker.number, WorkerGauges(0, 0, 0))
+        self._update_rates()
+        self._fleet.remove_worker(worker.number)
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:

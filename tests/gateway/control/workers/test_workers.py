@@ -115,8 +115,6 @@ class Control:
     async def _run(self, channel: ProcessChannel[ToControl, ToWorker]) -> None:
         try:
             await channel.run()
-        except ChannelClosed:
-            pass
         finally:
             channel.close()
 
@@ -442,6 +440,36 @@ async def test_a_channel_that_broke_is_no_loss(control: Control) -> None:
         worker.close()
         await until(lambda seq=seq: len(control.reconnects) == seq + 1)
     assert [record["kind"] for record in control.records()] == ["interval", "interval"]
+
+
+async def test_a_later_channel_of_a_worker_that_lives_replaces_the_earlier_one(control: Control) -> None:
+    first = await control.join()
+    ours, theirs = socket.socketpair()
+    control.nursery.start_soon(control.workers.serve_worker, 0, ours)
+    with pytest.raises(ChannelClosed):  # a worker serves one after the other: else it would never come to the next
+        await receive(first, SpoolConfirmation)
+    first.post(UsageInterval("boot-1", 0, 0, 0, 1000, (row(),)))
+    await first.wait_flushed()
+    first.close()
+    second = ProcessChannel[ToControl, ToWorker](theirs, decode_for_worker)
+    control.nursery.start_soon(control._run, second)
+    second.post(WorkerHello(PROTOCOL, 0, 1, "boot-1"))
+    await until(lambda: control.workers.connected)
+    await until(lambda: [record["seq"] for record in control.records()] == [0])
+    assert control.reconnects == []
+
+
+async def test_what_a_dead_worker_said_comes_before_its_successor(control: Control) -> None:
+    first = await control.join(0, "old")
+    for seq in range(3):
+        first.post(UsageInterval("old", 0, seq, 0, 1000, (row(),)))
+    await first.wait_flushed()
+    first.close()
+    await control.join(0, "new")  # control has read none of it yet
+    await until(lambda: len(control.records()) == 4)
+    assert [(each["kind"], each["seq"]) for each in control.records()] == [
+        ("interval", 0), ("interval", 1), ("interval", 2), ("lost", 2),
+    ]  # fmt: skip
 
 
 async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None:

@@ -19,7 +19,6 @@ from gateway.channel import (
     AcceptedConnection,
     AdminAnswer,
     AdminQuery,
-    ChannelClosed,
     ListenerSettings,
     ProcessChannel,
     SnapshotBundle,
@@ -253,8 +252,6 @@ async def staffed() -> AsyncIterator[Staff]:
 async def _run(channel: ProcessChannel[ToWorker, ToControl]) -> None:
     try:
         await channel.run()
-    except ChannelClosed:
-        pass
     finally:
         channel.close()
 
