@@ -98,6 +98,11 @@ class _ConnectedWorker:
         """Connections that it has, or will have."""
         return self.connections + self.given - self.received
 
+    @property
+    def is_free(self) -> bool:
+        """It can be given something to do: it is there, and reads."""
+        return bool(self.boot) and not self.is_replaced and self.channel.backlog < MAX_BACKLOG
+
 
 def _replace_channel(worker: _ConnectedWorker) -> None:
     worker.is_replaced = True
@@ -231,7 +236,7 @@ class WorkerPool:
         self.admission.set_limits(settings.limits.max_connections, settings.limits.connections_per_address)
 
     def _ask_all(self, question: FindConnections) -> int:
-        asked = [each for each in self._workers.values() if each.boot and each.channel.backlog < MAX_BACKLOG]
+        asked = [each for each in self._workers.values() if each.is_free]
         for worker in asked:
             worker.channel.post(question)
         return len(asked)
@@ -252,7 +257,7 @@ class WorkerPool:
         # Where workers listen themselves (SO_REUSEPORT), eight connections on two were 6:2 or worse in a quarter of 300
         # runs.
         try:
-            while not (ready := [w for w in self._workers.values() if w.boot and w.channel.backlog < MAX_BACKLOG]):
+            while not (ready := [w for w in self._workers.values() if w.is_free]):
                 with trio.move_on_after(0.1):  # a backlog shrinks without notice
                     await self._changed.wait()
         except trio.Cancelled:
