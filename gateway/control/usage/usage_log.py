@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -182,7 +182,7 @@ class UsageSpool:
     def _scan_directory(self) -> None:
         for path in sorted(self._directory.glob("usage-*.jsonl")):
             if match := _SEGMENT.fullmatch(path.name):
-                self._segments[int(match[1])] = _SpoolSegment(path, _cut_half_line(path))
+                self._segments[int(match[1])] = _SpoolSegment(path, _cut_broken_end(path))
         for number, segment in self._segments.items():
             with segment.path.open("rb") as file:
                 for line in file:
@@ -627,22 +627,42 @@ def _ignore_confirmation() -> None:
     """For records that nothing waits for."""
 
 
-def _cut_half_line(path: Path) -> int:
-    """The file's size after cutting off half a record left by a crash, which was never confirmed."""
+def _cut_broken_end(path: Path) -> int:
+    """The file's size after cutting off what a crash left of an interval, which was never confirmed: half a record, and
+    records behind which further parts of their interval are missing.
+    """
     size = path.stat().st_size
     with path.open("rb+") as file:
-        end = size
-        while end > 0:
-            start = max(0, end - 65_536)
+        end = _line_start(file, size)
+        while end:
+            start = _line_start(file, end - 1)
             file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
+            if not _lacks_parts(file.read(end - start)):
                 break
             end = start
         if end < size:
             file.truncate(end)
     return end
+
+
+def _line_start(file: IO[bytes], end: int) -> int:
+    """Where the line begins of which file[:end] ends with a part: behind the last newline there."""
+    while end > 0:
+        start = max(0, end - 65_536)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _lacks_parts(line: bytes) -> bool:
+    try:
+        header = _header_of(line)
+        return bool(header["part"] + 1 < header["parts"])
+    except (ValueError, KeyError, TypeError):
+        return False  # not ours to judge
 
 
 def _header_of(line: bytes) -> Any:

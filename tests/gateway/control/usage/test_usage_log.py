@@ -185,6 +185,24 @@ def test_half_a_record_left_by_a_crash_is_cut_off(open_spool: OpenSpool, tmp_pat
     assert [record["seq"] for record in on_disk(tmp_path)] == [0, 1]
 
 
+def test_an_interval_of_which_a_crash_left_only_the_first_parts_is_cut_off(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    rows = [UsageRow(1, "t", "User:ANONYMOUS", "app", "accepted", "", 100, 1, 1)] * (2 * usage.MAX_ROWS + 1)
+    whole = [usage.encode_interval("gw", "boot-1", 0, seq, rows, start_ms=0, end_ms=1) for seq in range(2)]
+    assert [len(parts) for parts in whole] == [3, 3]
+    first = open_spool()
+    first.append([line for parts in whole for line in parts])
+    first.close()
+    (file,) = tmp_path.glob("usage-*.jsonl")
+    for left in (whole[1][:2], whole[1][:1]):
+        file.write_bytes(b"\n".join([*whole[0], *left, whole[1][len(left)][:100]]))
+        again = open_spool()
+        assert again.last_seq("boot-1") == 0, "its worker sends it again"
+        assert lines_on_disk(tmp_path) == whole[0]
+        again.close()
+
+
 async def test_only_one_gateway_writes_to_a_directory(open_spool: OpenSpool, tmp_path: Path) -> None:
     settings = parse_settings(f"upstream: {{bootstrap_servers: 'b:1'}}\nusage_log: {{spool_dir: {tmp_path}}}")
     spool = open_spool()
