@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import jwt
 import trio
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from gateway.config import AuthenticationSettings
 from gateway.control.sasl.credentials import CredentialsError, WatchedFile
@@ -34,8 +35,9 @@ RETRY_S: Final = (1.0, 30.0)  # first and longest pause
 UNKNOWN_S: Final = 10.0  # between two looks for keys that tokens name: strangers can name any
 LATEST: Final = 253_402_300_799.0  # the end of the year 9999: the latest time that is taken from a token
 # Of PyJWT for texts from an issuer, or from any client: beside its own errors those of numbers of any length, of
-# names that UTF-8 can't hold, and of brackets within brackets.
-UNREADABLE: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
+# names that UTF-8 can't hold, of brackets within brackets (RecursionError), of a key with the algorithm `none`
+# (NotImplementedError), and of a curve that this machine's OpenSSL lacks.
+UNREADABLE: Final = (jwt.PyJWTError, ValueError, TypeError, RuntimeError, UnsupportedAlgorithm)
 KEY_TYPES: Final = ("RSA", "EC", "OKP")  # no secrets that the gateway would share with the issuer
 
 Keys = Mapping[str, jwt.PyJWK]  # by id; "": of the only key, which needs none

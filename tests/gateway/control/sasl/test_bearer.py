@@ -170,6 +170,7 @@ async def test_the_only_key_needs_no_id(tmp_path: Path) -> None:
         json.dumps({"keys": [jwk("RS256", use="enc")]}),
         '{"keys": ' + "[" * 100_000,
         '{"keys": [{"kty": "RSA", "n": "\\ud800", "e": 5}]}',
+        json.dumps({"keys": [{**jwk("RS256"), "alg": "none"}]}),
     ],
     ids=lambda text: text[:40],
 )
