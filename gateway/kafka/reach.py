@@ -120,7 +120,7 @@ async def _find_protocol_mismatch(address: BrokerAddress, access: BrokerAccess) 
                 if access.tls_context is None:
                     return SPEAKS_TLS if await _speaks_tls(stream) else ""
                 return NO_TLS if await _speaks_kafka(stream) else ""
-    except (OSError, trio.BrokenResourceError):
+    except (OSError, UnicodeError, trio.BrokenResourceError):  # UnicodeError: a name that no host can have
         pass
     return ""
 

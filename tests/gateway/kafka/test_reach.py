@@ -124,3 +124,9 @@ async def test_for_the_log_only_what_is_wrong_is_told(server: tuple[Path, Path])
         said = await explain_unreachable(client, f"{plain},{secure}", TIMEOUT_S)
         assert said == f"{secure}: it speaks TLS (security.protocol must be SSL or SASL_SSL there)"
         assert PLAIN["sasl.password"] not in said
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+async def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+    found = await explain_unreachable({}, f"{host}:9092", TIMEOUT_S)
+    assert found.startswith(f"{host}:9092: ")
