@@ -11,6 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec.structs import replace
 
 from gateway.channel import (
     PROTOCOL,
@@ -206,7 +207,7 @@ class DataWorker:
     ) -> None:
         """Serve that control process until it is gone; connections begin in `dialling`."""
         self.uplink.channel = channel
-        self._watch_channel(channel)
+        self._watch_channel()
         self._greet_control(lost=control != self._control_number)
         self._control_number = control
         try:
@@ -216,11 +217,8 @@ class DataWorker:
                     message, fd = await channel.receive()
                     if isinstance(message, AcceptedConnection):
                         self.configured_plane.connections.accept_connection(message, fd, dialling)
-                        continue
-                    is_first = self.plane is None
-                    self.handle_control_message(message)
-                    if is_first:
-                        self._watch_channel(channel)
+                    else:
+                        self.handle_control_message(message)
         except* ChannelClosed:
             pass  # the parent will bring a new one
         finally:
@@ -230,32 +228,29 @@ class DataWorker:
                 self.plane.connections.reactor.unwatch_channel(channel)
             channel.close()
 
-    def _watch_channel(self, channel: ProcessChannel[ToControl, ToWorker]) -> None:
+    def _watch_channel(self) -> None:
         """Connections and messages from control must not wait for the end of the reactor's slice."""
-        if self.plane is not None:
-            self.plane.connections.reactor.watch_channel(channel)
+        if self.plane is not None and self.uplink.channel is not None:
+            self.plane.connections.reactor.watch_channel(self.uplink.channel)
 
     def _greet_control(self, *, lost: bool) -> None:
         """Introduce the worker to a new control process, which knows nothing of it. `lost`: it is another process, not
         only another channel.
         """
         uplink, plane = self.uplink, self.plane
+        hello = WorkerHello(PROTOCOL, self._number, os.getpid(), self._boot)
         if plane is None:
-            uplink.post(WorkerHello(PROTOCOL, self._number, os.getpid(), self._boot))
+            uplink.post(hello)
             uplink.post_log_backlog()
             return
         plane.share_reporter.on_control_started()
-        gateways, addresses = plane.world.engine.fleet.gateways, plane.connections.reset_for_control()
         uplink.post(
-            WorkerHello(
-                PROTOCOL,
-                self._number,
-                os.getpid(),
-                self._boot,
-                plane.storage_follower.last_storage,
-                gateways,
-                True,
-                addresses,
+            replace(
+                hello,
+                storage=plane.storage_follower.last_storage,
+                gateways=plane.world.engine.fleet.gateways,
+                informed=True,
+                addresses=plane.connections.reset_for_control(),
             )
         )
         plane.world.control_queries.resend_queries(lost=lost)  # the former control took them with it
@@ -274,6 +269,7 @@ class DataWorker:
         match message:
             case WorkerSettings() if self.plane is None:
                 self.plane = DataPlane(message, self.uplink, self._boot, self._number, self._page)
+                self._watch_channel()
                 self._is_configured.set()
             case DrainRequest(timeout_s):
                 self._parent.drain_timeout_s = timeout_s
