@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.data.shared.admin_turn import AdminTurn
 
 BrokerAddresses = dict[int, tuple[bytes, int]]
+MAX_DELETED_TOPICS: Final = 1000  # whose ids are kept, and as many as there are topics
 MAX_LOST_CONTROLS: Final = 2  # that ended while they had the same question
 LOST_CONTROLS_TEXT: Final = f"the gateway's control process ended {MAX_LOST_CONTROLS} times while it had this request"
 
@@ -72,6 +73,7 @@ class ClusterView:
         brokers: node id -> broker, every one that has an open listener.
         addresses: by listener, node id -> (host, port) as its clients get them.
         topic_ids: topic id -> name, learned from metadata passing by and from control; an id is never given twice.
+            Those of deleted topics are forgotten once there are many.
         wants_sasl: brokers want clients to authenticate: as the configuration says, or as a broker's answer has shown.
         request_metadata: called when something newer than the snapshot was seen.
     """
@@ -198,6 +200,8 @@ class WorkerState:
     def set_topics(self, topics: TopicSnapshot) -> None:
         for node_id in self.engine.brokers.keys() | topics.leads.keys():  # a broker that isn't listed leads nothing
             self.engine.set_listed_topics(node_id, topics.leads.get(node_id, ()))
+        if len(self.cluster.topic_ids) > 2 * sum(map(len, topics.leads.values())) + MAX_DELETED_TOPICS:
+            self.cluster.topic_ids.clear()  # what control doesn't tell is looked up again
         self.cluster.topic_ids.update((topic_id, name.encode()) for topic_id, name in topics.ids.items())
         self.ledger.advance_epoch()
 
