@@ -31,6 +31,7 @@ from protocol.rewriting.identity import UnusableName, principal_name
 log = logging.getLogger("gateway.authentication")
 
 CHECK_INTERVAL_S: Final = 1.0  # a file is checked when a client authenticates, this often at most
+RETRY_S: Final = 10.0  # between two attempts at a file that can't be used: to read it may take a second
 DEFAULT: Final = "default"  # in the file for brokers: all principals that aren't named
 COMMANDS: Final = 4  # at once
 COMMANDS_OF_ADDRESS: Final = 2  # of these: who tries out names from one address leaves room to all others
@@ -171,7 +172,9 @@ class WatchedFile(Generic[T]):
         self._path = path
         self._read = read
         self._value: T | None = None
-        self._read_signature: FileSignature | None = None  # of the file that the value is from
+        self._read_signature: FileSignature | None = None  # of the file that the value is from …
+        self._failed_signature: FileSignature | None = None  # … and of one that can't be used: not again before
+        self._retry_at = -math.inf
         self._problem = ""
         self._next_check = -math.inf
         self._read_lock = trio.Lock()
@@ -193,10 +196,13 @@ class WatchedFile(Generic[T]):
         seen = file_signature(self._path)
         if seen == self._read_signature and self._value is not None:
             return
+        if seen == self._failed_signature and trio.current_time() < self._retry_at:
+            return
         try:
             self._value, self._read_signature = await trio.to_thread.run_sync(self._read, self._path), seen
             self._problem = ""
-        except CredentialsError as error:  # read again at the next check: there may only be too many open files
+        except CredentialsError as error:  # read again later: there may only be too many open files
+            self._failed_signature, self._retry_at = seen, trio.current_time() + RETRY_S
             if str(error) != self._problem:
                 kept = "" if self._value is None else "; what was read of it before stays in force"
                 log.error("authentication: %s%s", error, kept)

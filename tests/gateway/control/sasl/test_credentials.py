@@ -148,10 +148,11 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_later_unchanged
     assert await watched.get() == "old"
     path.write_text("newer")
     found = []
-    for _ in range(3):
+    for _ in range(30):
         await trio.sleep(1)
         found.append(await watched.get())
-    assert found == ["old", "old", "newer"]
+    assert set(found[:20]) == {"old"}
+    assert found[-1] == "newer"
     assert len(caplog.records) == 1
 
 
