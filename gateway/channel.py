@@ -40,7 +40,7 @@ from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import AffectedTopics, KeptVolumes, StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 
-PROTOCOL = 13
+PROTOCOL = 14
 MAX_QUOTA_RATES = 2000
 # Of histograms, in seconds: of a loopback's round trip, of a send through a WAN, of the longest that a client waits.
 LATENCY_BOUNDS = (
@@ -292,10 +292,13 @@ class AcceptedConnection(msgspec.Struct, frozen=True, tag=True):
 
 
 class AddressVerdict(msgspec.Struct, frozen=True, tag=True):
-    """Whether the connection that a `LocatedConnection` was about may go on."""
+    """Whether the connection that a `LocatedConnection` was about may go on. One that may not is counted no longer, at
+    that `address`.
+    """
 
     token: int
     is_welcome: bool
+    address: str
 
 
 class FindConnections(msgspec.Struct, frozen=True, tag=True):

@@ -369,7 +369,7 @@ class WorkerPool:
             self.refusals.record_refusal(located.address, why)
             # At once: one client's attempts must not stand in the way of all others' until its worker reports them.
             self.admission.end_connections(worker.number, {located.address: 1})
-        worker.channel.post(AddressVerdict(located.token, not why))
+        worker.channel.post(AddressVerdict(located.token, not why, located.address))
 
     def _update_rates(self) -> None:
         """The worker has reported rates, or is gone."""

@@ -58,7 +58,8 @@ class AddressCounts:
     """Counts a worker's open connections by client address, for control's limits.
 
     Attributes:
-        ended_counts: by address, connections that have ended since the last report to control.
+        ended_counts: by address, connections that have ended since the last report to control; below 0: some were
+            reported that control had counted itself.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,10 @@ class AddressCounts:
         self._decrement_count(address)
         if is_told:
             self.ended_counts[address] += 1
+
+    def record_refusal(self, address: str) -> None:
+        """Control refused a connection that had ended before: both have counted its end."""
+        self.ended_counts[address] -= 1
 
     def move_connection(self, before: str, address: str) -> None:
         """A connection turned out to come from another address; the caller reports that to control at once."""

@@ -113,6 +113,8 @@ class ProxiedConnections:
         if question is not None:
             question.verdict = verdict.is_welcome
             question.answered.set()
+        elif not verdict.is_welcome:
+            self._addresses.record_refusal(verdict.address)
 
 
 async def _read_proxy_header(client: socket.socket) -> ProxyHeaderReader | None:
