@@ -138,15 +138,17 @@ class ThresholdBuckets:
                 self.settle_topic(meter, owed, now)
 
     def topic_level(self, meter: TopicMeter, owed: float, now: float) -> float:
-        """The bytes in a topic's bucket; one that has no traffic yet has saved all it may. Infinite where nothing
-        limits it. `owed`: the total's debt in seconds.
+        """The bytes in a topic's bucket; one that has no traffic yet has saved all it may, as far as this worker knows:
+        0.0 where others may have used it. Infinite where nothing limits it. `owed`: the total's debt in seconds.
         """
         topic = meter.topic_bucket
         if isinstance(topic, TopicBucket) or meter.uncounted != meter.counted_in_bucket:
             topic = self.settle_topic(meter, owed, now)
             return math.inf if topic is None else topic.bucket.token_level(now)
         limit = self._thresholds.effective_threshold(meter)
-        return math.inf if limit is None else self._saved_s * limit * self._portion_of(meter)
+        if limit is None:
+            return math.inf
+        return 0.0 if self._fleet.worker_count > 1 else self._saved_s * limit * self._portion_of(meter)
 
     def _make_bucket(self, meter: TopicMeter, portion: float, rate: float) -> TopicBucket:
         """One of a topic that comes into use, as it was at the last look. `portion`: ours of its threshold; `rate`: the

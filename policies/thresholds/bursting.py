@@ -123,11 +123,11 @@ class BurstRejecter(ThresholdRejecter):
             meter.set_thresholds_ask(False)
 
     def _grant_credit(self, meter: TopicMeter, own: float, left: float) -> None:
-        """The bytes that the topic may bring before it is looked at again: what its own bucket holds, or its part of
-        what is left in the total's.
+        """The bytes that the topic may bring before it is looked at again, of this worker's part of the buckets: what
+        its own holds, or its part of what is left in the total's.
         """
-        part = left / (GRANTS_PER_TOTAL * self._thresholds.fleet.worker_count)
-        meter.set_thresholds_ask(False, max(own, part, 0.0))
+        credit = max(own, left / GRANTS_PER_TOTAL, 0.0) / self._thresholds.fleet.worker_count
+        meter.set_thresholds_ask(False, credit)
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""

@@ -25,11 +25,14 @@ KEY: Final = total_key(NODE)
 CYCLE_S: Final = 1.0
 LATENCY_S: Final = 0.3  # of a report, at most
 SETTLE_S: Final = 2.0
+STEPS: Final = 20  # of a sample, in which workers take turns
 URGENT_S: Final = 0.2  # between reports that say that a gateway has begun or ended to want more
 
 
 class Worker:
-    """One worker: its engine and what is connected to it. `own_rates`: as it told them last."""
+    """One worker: its engine and what is connected to it. `own_rates`: as it told them last; `told_rates`: as it knows
+    those of others.
+    """
 
     def __init__(self, topics: Sequence[str], connections: list[Connection], page: SharedPage | None) -> None:
         self.engine = PolicyEngine(now=0.0, page=page)
@@ -37,7 +40,7 @@ class Worker:
         self.broker = self.engine.broker_meters(NODE)
         self.loop = Loop(self.engine, connections)
         self.demand = DemandMeter()
-        self.own_rates = NO_PEER_TRAFFIC
+        self.own_rates = self.told_rates = NO_PEER_TRAFFIC
         self._taken = 0
 
     def measure_demand(self, now: float) -> dict[str, LimitDemand]:
@@ -114,8 +117,9 @@ class Fleet:
     def run(self, until: float) -> None:
         while self.now < until:
             self.now = round(self.now + SAMPLE_S, 6)
-            for worker in self.workers:
-                worker.loop.run(self.now)
+            for step in range(1 - STEPS, 1):  # or the first worker would take of shared buckets what others come for
+                for worker in self.workers:
+                    worker.loop.run(self.now + step * SAMPLE_S / STEPS)
             while self._mail and self._mail[0][0] <= self.now:
                 heapq.heappop(self._mail)[2]()
             for number, gateway in enumerate(self.gateways):
@@ -159,7 +163,7 @@ class Fleet:
         heapq.heappush(self._mail, (due, next(self._order), arrive))
 
     def _tell_rates(self) -> None:
-        """One-minute rates of the others, as of their last tick."""
+        """One-minute rates of the others, as of their last tick, where they are news."""
         for worker in self.workers:
             topics = {name: meter.rate for name, meter in worker.broker.topics.items()}
             worker.own_rates = PeerTraffic(worker.broker.total.rate, topics)
@@ -168,7 +172,9 @@ class Fleet:
                 others = [rates for peer, rates in self._rates.items() if peer != number]
                 near = _add_rates(other.own_rates for other in gateway.workers if other is not worker)
                 traffic = _add_rates([near, *others])._replace(near=near.topics)
-                worker.engine.set_peer_traffic({NODE: traffic}, len(self.workers))
+                if traffic != worker.told_rates:
+                    worker.told_rates = traffic
+                    worker.engine.set_peer_traffic({NODE: traffic}, len(self.workers))
 
 
 def _add_rates(many: Iterable[PeerTraffic]) -> PeerTraffic:

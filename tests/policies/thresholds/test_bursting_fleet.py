@@ -80,11 +80,24 @@ def test_they_let_pass_what_one_worker_would(seed: int, gateways: int, workers: 
     assert fleet.share(START_S, END_S) == pytest.approx(one.share(START_S, END_S), rel=0.07)
 
 
+@pytest.mark.parametrize("workers", [2, 8])
+def test_workers_that_are_all_flooded_at_once_let_pass_one_burst(workers: int) -> None:
+    """And a request each, and what comes until one of them sees what the others took."""
+    floods = [[[bringing("new", 3.0)] for _ in range(workers)]]
+    assert most_beyond(play(floods, new=1.0)) <= BURST_S + 2.0
+
+
+def test_a_flood_that_goes_from_worker_to_worker_finds_no_other_burst_there() -> None:
+    """A worker that hasn't seen a topic yet doesn't take it for unused."""
+    floods = [[[bringing("new", 3.0, START_S + 2 * at, START_S + 2 * at + 2)] for at in range(8)]]
+    assert most_beyond(play(floods, new=1.0)) <= BURST_S + 1.0
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_workers_of_a_gateway_let_pass_the_same_as_one(workers: int) -> None:
     one, many = (play(made) for made in (in_one_worker(spread(1, 1, workers)), spread(1, 1, workers)))
     for at in range(int(START_S), int(END_S) - 10, 10):
-        assert many.share(at, at + 10) == pytest.approx(one.share(at, at + 10), abs=0.05)
+        assert many.share(at, at + 10) == pytest.approx(one.share(at, at + 10), abs=0.1)
 
 
 @pytest.mark.parametrize(("gateways", "workers"), [(1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (3, 2)])

@@ -80,7 +80,7 @@ def test_who_was_content_alone_makes_room_for_who_comes_later() -> None:
     calm = [Connection("new", round(0.019 * TOTAL), start=0.025 * number, pause_s=0.1) for number in range(4)]
     fleet = Fleet(TOTAL, {}, NAMES[:1], [[calm], [many("new", start=20.0)]])
     fleet.run(END_S)
-    assert_exact(fleet, start=24.0)
+    assert_exact(fleet, start=25.0)
 
 
 @pytest.mark.parametrize("connections", [2, 20])
