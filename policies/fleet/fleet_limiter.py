@@ -113,11 +113,10 @@ class FleetShares:
         page, row = self.page, self._slices.get(name)
         if page is None or row is None:
             return 0.0, 0.0
-        oldest = now + page.ahead_s - SLICE_MAX_AGE_S
-        said = [(rate, of) for rate, at, of, _ in row.read_views() if at >= oldest]
+        taken, weights, _ = _sum_recent(row, now + page.ahead_s)
         rate, weight, at = self._slice_reports[name]
-        own = (rate, weight) if at + page.ahead_s >= oldest else (0.0, 0.0)
-        return max(0.0, sum([rate for rate, _ in said]) - own[0]), max(0.0, sum([of for _, of in said]) - own[1])
+        own = (rate, weight) if at >= now - SLICE_MAX_AGE_S else (0.0, 0.0)
+        return max(0.0, taken - own[0]), max(0.0, weights - own[1])
 
     def update_slice(self, name: str, limit: float, taken: float, weight: float, wants: bool, now: float) -> float:
         """The rate, per second, that this worker may take of `limit`, which it shares with this gateway's other
@@ -127,22 +126,29 @@ class FleetShares:
         more, or an even part where no worker has such clients. `taken`, `weight`: the worker's own. `wants` False: it
         begins with as much as if it wanted more, which the others don't count.
         """
+        report = taken, weight if wants else 0.0
+        sums = self.sum_reports(name, (*report, 0.0), now)
+        if sums is None:
+            return limit / self.worker_count
+        self._slice_reports[name] = *report, now
+        left, weights = max(0.0, limit - sums[0]), sums[1]
+        if not weights:
+            return taken + left / self.worker_count
+        return taken + left * weight / (weights if wants else weights + weight)
+
+    def sum_reports(self, name: str, own: tuple[float, float, float], now: float) -> tuple[float, float, float] | None:
+        """Report three numbers to this gateway's other workers. Returns the sums over all workers, by their latest
+        reports; None where the page has no room.
+        """
         page = self.page
         if page is None:
-            return limit
+            return own
         row = self._slices.get(name) or page.acquire_row(f"slice {name}")
         if row is None:
-            return limit / page.workers
+            return None
         self._slices[name] = row
-        row.write_view(taken, now + page.ahead_s, weight if wants else 0.0, 0.0)
-        self._slice_reports[name] = taken, weight if wants else 0.0, now
-        oldest = now + page.ahead_s - SLICE_MAX_AGE_S
-        said = [(rate, of) for rate, at, of, _ in row.read_views() if at >= oldest]
-        left = max(0.0, limit - sum([rate for rate, _ in said]))
-        weights = sum([of for _, of in said])
-        if not weights:
-            return taken + left / page.workers
-        return taken + left * weight / (weights if wants else weights + weight)
+        row.write_view(own[0], now + page.ahead_s, own[1], own[2])
+        return _sum_recent(row, now + page.ahead_s)
 
     def update_grants(
         self, parts: Mapping[FleetKey, ShareGrant], gateways: int, settle_s: float, now: float, *, whole: bool = False
@@ -193,6 +199,12 @@ class FleetShares:
     def uses_fallback(self) -> bool:
         """Whether control has sent nothing for too long."""
         return self._falls_back
+
+
+def _sum_recent(row: PageRow, at: float) -> tuple[float, float, float]:
+    """The sums over all workers that have reported lately. `at`: by the clock that all workers read."""
+    said = [view for view in row.read_views() if view[1] >= at - SLICE_MAX_AGE_S]
+    return sum([view[0] for view in said]), sum([view[2] for view in said]), sum([view[3] for view in said])
 
 
 class FleetLimiter(RateLimiter):

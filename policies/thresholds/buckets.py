@@ -259,7 +259,10 @@ class ThresholdBuckets:
         self._fit_portions(now)
 
     def _fit_portions(self, now: float) -> None:
-        """Cut topics' portions to this gateway's part of the total, of which its workers have a slice each."""
-        claims, name, part = self._claims, f"{self.limiter.key} claims", self.limiter.gateway_rate
-        mine = self._fleet.update_slice(name, part, claims.content, claims.hungry, wants=True, now=now)
-        claims.fit_part(math.inf if self._thresholds.is_overcommitted else mine)
+        """Cut topics' portions to this gateway's part of the total, in all its workers alike."""
+        claims, part = self._claims, self.limiter.gateway_rate
+        own = claims.content, claims.hungry, claims.portions
+        sums = self._fleet.sum_reports(f"{self.limiter.key} claims", own, now)
+        if sums is None:
+            sums, part = own, part / self._fleet.worker_count
+        claims.fit_part(math.inf if self._thresholds.is_overcommitted else part, *sums)

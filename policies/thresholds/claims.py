@@ -86,11 +86,11 @@ class TopicClaims:
         """Of all claims."""
         return self.content + self.hungry
 
-    def fit_part(self, part: float) -> None:
-        """`part`: bytes per second that all topics may have together. Content ones are cut only if it isn't even
-        enough for them: others then have a right to what they use.
+    def fit_part(self, part: float, content: float, hungry: float, portions: float) -> None:
+        """`part`: bytes per second that all topics may have together; the rest: sums of all workers that share it.
+        Content ones are cut only if it isn't even enough for them: others then have a right to what they use.
         """
-        if self.content > part:
-            self.fit = min(1.0, part / self.portions)
+        if content > part:
+            self.fit = min(1.0, part / portions)
         else:
-            self.fit = min(1.0, (part - self.content) / self.hungry) if self.hungry else 1.0
+            self.fit = min(1.0, (part - content) / hungry) if hungry else 1.0

@@ -112,3 +112,26 @@ def test_what_a_topic_has_saved_is_kept_where_portions_are_cut() -> None:
     worker.buckets.measure_claims(0.0, NOW + 2.5)
     worker.look(NOW + 2.5)
     assert topic.bucket.rate == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_topics_that_use_more_than_this_gateways_part_are_cut_to_it_whichever_worker_has_them(waits: bool) -> None:
+    """Each used 450 of 500, and the part is now 200. Also where only one of them has a client that waits."""
+    one, other = workers = [Worker(page, gateways=2) for page in pages(2)]
+    other.meter = other.broker.add_topic(b"internal")
+    for worker in workers:
+        worker.meter.rate, worker.meter.started = 450.0, True  # elsewhere nothing of it comes
+        worker.engine.fleet.update_grants({total_key(1): ShareGrant(TOTAL, 500.0)}, 2, 2.0, NOW)
+    for second in range(1, 20):
+        for worker in workers:
+            if second == 15:
+                worker.engine.fleet.update_grants({total_key(1): ShareGrant(200.0, 500.0)}, 2, 2.0, NOW + second)
+            worker.count(450)
+            worker.look(NOW + second)
+            worker.buckets.apply_share(NOW + second)
+            worker.buckets.measure_claims(0.0, NOW + second + 0.01)
+        if waits:
+            present(one.buckets.settle_topic(one.meter, 0.0, NOW + second)).mark_waiting(5.0, NOW + second)
+    rates = [present(each.buckets.settle_topic(each.meter, 0.0, NOW + 20.0)).bucket.rate for each in workers]
+    assert sum(rates) == pytest.approx(200.0, rel=0.1 if waits else 0.01)
+    assert min(rates) >= 90.0 * (1.0 - 0.1 * waits)
