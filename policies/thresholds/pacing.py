@@ -169,7 +169,9 @@ class ThresholdPacer(ThresholdStrategy):
 
     def close_tick(self, now: float) -> None:
         self._buckets.close_tick(now)
-        for meter in self._topics.values():
+        topics = self._topics
+        self._free = {meter: free for meter, free in self._free.items() if topics.get(meter.name) is meter}
+        for meter in topics.values():
             if not (meter.uncounted or meter.thresholds_ask):
                 meter.set_thresholds_ask(True)  # quiet for a whole tick: how much comes next is unknown
                 self._free.pop(meter, None)

@@ -495,6 +495,27 @@ def test_a_topic_that_has_gone_is_asked_about_no_more() -> None:
 # --- from one way to the other ----------------------------------------------------------------------------------------
 
 
+def test_topics_that_are_deleted_amid_traffic_leave_others_all_that_may_come_unasked() -> None:
+    made = engine()
+    listed = made.broker_meters(1).set_listed_topics
+    for step in range(600):
+        now = step * PACE_S
+        listed(frozenset([b"calm", b"t%d" % (step // 4)]))
+        made.apply_due_ticks(now)
+        send(made, b"t%d" % (step // 4), 1000, now)
+        made.pace_limits(now)
+    listed(frozenset([b"calm"]))
+    asked = 0
+    for step in range(600, 1000):
+        now = step * PACE_S
+        made.apply_due_ticks(now)
+        made.pace_limits(now)
+        for _ in range(2):
+            asked += topic(made.broker_meters(1), b"calm").thresholds_ask
+            send(made, b"calm", 1000, now)
+    assert asked <= 40
+
+
 def test_nothing_is_paced_where_thresholds_reject_or_there_is_no_total() -> None:
     made = PolicyEngine(0.0)
     made.set_thresholds(MB, {})
