@@ -52,13 +52,15 @@ SLICE_MAX_AGE_S: Final = 2.0  # a worker that has reported nothing for this long
 
 class FleetShares:
     """This gateway's share of every limit, and the page that its workers share. `gateways`: how many share, this one
-    included; `processes`: workers of all of them. `settle_s`: 0 while the gateway is alone. `limiters`: by key, those
-    that span all gateways. `page`: None where this worker is the only one.
+    included; `processes`: workers of all of them. `settle_s`: 0 while the gateway is alone. `provisional_until`: until
+    `settle_s` after gateways came or went, or grants were revoked. `limiters`: by key, those that span all gateways and
+    that no caller applies shares to. `page`: None where this worker is the only one.
     """
 
     def __init__(self, page: SharedPage | None = None) -> None:
         self.gateways = self.processes = 1
         self.settle_s = 0.0
+        self.provisional_until = -math.inf
         self.page = page
         self.limiters: WeakValueDictionary[FleetKey, FleetLimiter] = WeakValueDictionary()
         self._grants: dict[FleetKey, ShareGrant] = {}
@@ -166,10 +168,10 @@ class FleetShares:
         self._falls_back = self._is_lost = False
         self.gateways = max(1, gateways)
         self.settle_s = settle_s if self.gateways > 1 else 0.0
+        if others_came:
+            self.provisional_until = now + self.settle_s
         if everything:
             for line in list(self.limiters.values()):
-                if others_came:
-                    line.mark_provisional(now)
                 line.apply_share(now)
             return
         for key in parts:
@@ -191,8 +193,8 @@ class FleetShares:
         if not self._is_lost:
             self._falls_back = self._is_lost = True
             self._grants.clear()
+            self.provisional_until = now + self.settle_s
             for line in list(self.limiters.values()):
-                line.mark_provisional(now)
                 line.apply_share(now)
 
     @property
@@ -261,7 +263,7 @@ class FleetLimiter(RateLimiter):
         self.hungry_until = -math.inf
         self.topics = 0
         self._used_at = -math.inf  # when something was taken
-        self._provisional_until = -math.inf  # until then its rate is provisional
+        self._provisional_until = -math.inf  # it became busy: until then its rate is provisional
         self._was_used_up = False  # when something was taken last
         if key and not is_here:
             if not name:
@@ -326,7 +328,8 @@ class FleetLimiter(RateLimiter):
     def max_wait_s(self, now: float) -> float:
         """The most seconds that a connection may have to wait: unbounded, unless the limiter's rate is provisional."""
         settle_s = 0.0 if self.is_here else self.fleet.settle_s
-        provisional = settle_s > 0.0 and (now < self._provisional_until or now - self._used_at > settle_s)
+        until = max(self._provisional_until, self.fleet.provisional_until)
+        provisional = settle_s > 0.0 and (now < until or now - self._used_at > settle_s)
         return settle_s if provisional else math.inf
 
     @property
@@ -354,10 +357,6 @@ class FleetLimiter(RateLimiter):
         rate, wait_s = (None, 0.0) if use is None else (use.rate, use.wait_s)
         fleet = fleet.scaled_by(self.factor)
         return LimitLevel(what, origin, self.limit, limit, rate, unit, wait_s, self.whole_rate, fleet=fleet)
-
-    def mark_provisional(self, now: float) -> None:
-        """The rate is provisional from now on."""
-        self._provisional_until = now + self.fleet.settle_s
 
     def set_limit(self, limit: float, factor: float, now: float) -> None:
         """Set another limit or factor."""

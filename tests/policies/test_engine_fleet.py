@@ -14,7 +14,7 @@ from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, STORAGE_THROTTLE
-from tests.policies.asking import decide, present, record, rejection, storage
+from tests.policies.asking import Request, decide, present, record, rejection, storage
 from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
 
@@ -142,6 +142,25 @@ def test_a_total_that_became_busy_just_now_lets_no_client_wait_for_long() -> Non
     why = present(decide(engine, 1, b"a", 90_000, 0.0))
     assert why.throttle_ms == 2000
     assert engine.broker_meters(1).limits.strategy.delays_requests
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_part_of_a_total_that_is_gone_for_a_moment_lets_no_client_wait_for_long(is_lost: bool) -> None:
+    """As of any limit: control is away, or other gateways have come."""
+    made = delaying(2)
+    made.set_peer_traffic({}, 2)
+    for at in range(200):
+        now = at / 10
+        made.pace_limits(now)
+        request = Request(made, b"new", 10_000)
+        if request.ask(now) is None:
+            request.admit(now)
+    if is_lost:
+        made.fleet.revoke_grants(20.0)
+    else:
+        made.fleet.update_grants({}, 100, 2.0, 20.0)
+    made.apply_shares(20.0)
+    assert present(decide(made, 1, b"new", 10_000, 20.0)).throttle_ms == 2000
 
 
 def test_the_bytes_a_broker_got_are_counted_over_ticks() -> None:
