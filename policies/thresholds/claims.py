@@ -50,13 +50,13 @@ class TopicBucket:
 
     def measure_use(self, counted: int, elapsed: float) -> tuple[float, float]:
         """Bytes per second by this worker as of now, and which part that is of this gateway's, 0..1."""
-        weight = min(1.0, elapsed / SMOOTH_S)
-        self._use += weight * ((counted - self._measured) / elapsed - self._use)
+        weight = min(1.0, elapsed / SMOOTH_S)  # and brokers may have refused more than came in
+        self._use = max(0.0, self._use + weight * ((counted - self._measured) / elapsed - self._use))
         self._measured = counted
         if not isinstance(self.bucket, SharedBucket):
             return self._use, 1.0 / self.count
         spent = self.bucket.spent
-        self._whole_use += weight * ((spent - self._spent) / elapsed - self._whole_use)
+        self._whole_use = max(0.0, self._whole_use + weight * ((spent - self._spent) / elapsed - self._whole_use))
         self._spent = spent
         return self._use, min(1.0, self._use / self._whole_use) if self._whole_use > 0.0 else 1.0
 

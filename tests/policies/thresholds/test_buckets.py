@@ -135,3 +135,16 @@ def test_topics_that_use_more_than_this_gateways_part_are_cut_to_it_whichever_wo
     rates = [present(each.buckets.settle_topic(each.meter, 0.0, NOW + 20.0)).bucket.rate for each in workers]
     assert sum(rates) == pytest.approx(200.0, rel=0.1 if waits else 0.01)
     assert min(rates) >= 90.0 * (1.0 - 0.1 * waits)
+
+
+def test_what_brokers_refuse_late_is_no_claim_below_zero() -> None:
+    """Other topics would have a rate of next to nothing."""
+    one, other = (Worker(page, gateways=2) for page in pages(2))
+    for at, size, others in ((1.0, 6000, 0), (2.0, 0, 9000), (3.0, -5000, 9000)):
+        for worker, counted in ((one, size), (other, others)):
+            worker.count(counted)
+            worker.look(NOW + at)
+        present(one.buckets.settle_topic(one.meter, 0.0, NOW + at)).mark_waiting(1.0, NOW + at)
+        one.buckets.measure_claims(0.0, NOW + at + 0.01)
+        assert one.buckets.claimed_rate >= 0.0
+        assert present(one.buckets.settle_topic(one.meter, 0.0, NOW + at)).bucket.rate >= 100.0
