@@ -90,7 +90,8 @@ class BurstRejecter(ThresholdRejecter):
         self._grant_credit(meter, self._buckets.topic_level(meter, 0.0, self._now), 0.0)
 
     def apply_share(self, now: float) -> None:
-        self._now = now
+        # Where thresholds have changed it is the engine's, of the last second: buckets would fill up for it twice.
+        self._now = now = max(now, self._now)
         self._settle_total(now)
         self._buckets.apply_share(now)
 

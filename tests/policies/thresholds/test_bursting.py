@@ -167,6 +167,22 @@ def test_it_comes_and_goes_with_its_setting() -> None:
     assert made.broker_meters(1).limits.strategy.delays_requests
 
 
+def test_other_thresholds_that_change_all_the_time_give_no_bytes() -> None:
+    """The engine's time is that of its last second."""
+    made = engine(t=10 * MB)
+    passed = 0
+    for step in range(200):
+        now = 60.0 + step * STEP_S
+        if now >= made.next_second_at:
+            made.apply_due_ticks(now)
+        request = Request(made, b"t", 3 * MB)
+        if request.ask(now) is None:
+            request.admit(now)
+            passed += request.size
+        made.set_thresholds(10 * MB, {"t": 10 * MB, "other": float(step)}, burst_s=BURST_S)
+    assert passed <= (20 + BURST_S) * 10 * MB + 3 * MB
+
+
 def test_no_total_is_no_limit() -> None:
     made = PolicyEngine(0.0)
     made.set_thresholds(None, {"t": 1.0}, burst_s=BURST_S)
