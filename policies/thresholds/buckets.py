@@ -190,6 +190,12 @@ class ThresholdBuckets:
             meter.counted_in_bucket = 0
         self._since = now
 
+    def release_topics(self) -> None:
+        """Topics go by these buckets no more: give their rows in the page back."""
+        for meter in self._thresholds.meters.topics.values():
+            meter.set_thresholds_ask(False)
+            meter.topic_bucket = None
+
     # --- our part of them ---------------------------------------------------------------------------------------------
 
     def apply_share(self, now: float) -> None:

@@ -120,8 +120,7 @@ class BurstRejecter(ThresholdRejecter):
 
     def release_topics(self) -> None:
         super().release_topics()
-        for meter in self._thresholds.meters.topics.values():
-            meter.set_thresholds_ask(False)
+        self._buckets.release_topics()
 
     def _grant_credit(self, meter: TopicMeter, own: float, left: float) -> None:
         """The bytes that the topic may bring before it is looked at again, of this worker's part of the buckets: what

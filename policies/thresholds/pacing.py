@@ -177,10 +177,7 @@ class ThresholdPacer(ThresholdStrategy):
                 self._free.pop(meter, None)
 
     def release_topics(self) -> None:
-        for meter in self._topics.values():
-            meter.set_thresholds_ask(False)
-        self._asking = {}
-        self._free = {}
+        self._buckets.release_topics()
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         topic = meter.topic_bucket

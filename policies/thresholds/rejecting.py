@@ -68,7 +68,7 @@ class ThresholdRejecter(ThresholdStrategy):
         return self.is_over(meter)
 
     def refresh_topics(self) -> None:
-        self.release_topics()
+        self._release_over()
         if not self._thresholds.is_over_total:
             return
         share = self._thresholds.implicit_share
@@ -93,6 +93,9 @@ class ThresholdRejecter(ThresholdStrategy):
             self._reject_topic(self._candidates.pop())
 
     def release_topics(self) -> None:
+        self._release_over()
+
+    def _release_over(self) -> None:
         for meter in self._over:
             meter.set_thresholds_ask(False)
         self._over = []

@@ -162,6 +162,7 @@ def test_it_comes_and_goes_with_its_setting() -> None:
     assert course.first_rejection_s("t") == pytest.approx(5.1, abs=0.2)
     made.set_thresholds(10 * MB, {"t": 10 * MB})
     assert Request(made, b"t", MB).ask(73.0) is None
+    assert made.broker_meters(1).topics[b"t"].topic_bucket is None, "its row in the page is for others"
     made.set_thresholds(10 * MB, {"t": 10 * MB}, burst_s=BURST_S)
     made.set_thresholds(10 * MB, {"t": 10 * MB}, on_exceed="delay", burst_s=BURST_S)
     assert made.broker_meters(1).limits.strategy.delays_requests
