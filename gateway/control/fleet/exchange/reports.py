@@ -42,7 +42,9 @@ ReportEntry = int | RatePlace  # a limit's number, or where a rate is measured
 
 
 class ThresholdRate(NamedTuple):
-    """Bytes per second to a broker (`topic` None), or to a topic there: V1's one-minute EWMA, unadjusted."""
+    """Bytes per second to a broker (`topic` None), or to a topic there: V1's one-minute EWMA, unadjusted. `topic` "":
+    topics that share a meter, which peers don't hear of.
+    """
 
     node_id: int
     topic: str | None
@@ -108,7 +110,7 @@ class UsageReporter:
         """
         ended = {entry for entry in self._current if isinstance(entry, RatePlace)}
         for at, (node_id, topic, rate) in enumerate(rates):
-            if rate > 0.0 and len(topic or "") <= MAX_TOPIC:
+            if rate > 0.0 and (topic is None or 0 < len(topic) <= MAX_TOPIC):
                 place = RatePlace(node_id, topic)
                 ended.discard(place)
                 self._record_demand(place, LimitDemand(rate))

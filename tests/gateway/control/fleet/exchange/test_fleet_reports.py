@@ -1060,6 +1060,14 @@ def test_topics_that_kafka_would_not_have_are_left_out() -> None:
     assert b.peers.broker_rates() == {1: (0.0, {"t": 7.0})}
 
 
+def test_the_rate_of_topics_that_share_a_meter_is_not_that_of_their_broker() -> None:
+    """Their name is empty, as is that of a whole broker in messages."""
+    fleet, a, b, _ = trio_of()
+    a.rates = [ThresholdRate(1, None, 100.0), ThresholdRate(1, "", 10.0)]
+    fleet.cycle(6)
+    assert b.peers.broker_rates() == {1: (100.0, {})}
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
