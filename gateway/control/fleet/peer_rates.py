@@ -93,6 +93,7 @@ class FleetRates:
         self._workers: dict[int, Sums] = {}
         self._departed: dict[int, tuple[float, Sums]] = {}  # the fading rates of workers that are gone, and since when
         self.peers: Sums = {}
+        self._is_assumed = False  # nobody said so
 
     def set_worker(self, number: int, rates: WorkerRates | None) -> None:
         """None: the worker is gone, or has reported nothing."""
@@ -110,7 +111,7 @@ class FleetRates:
 
     def set_peers(self, peers: Sums, *, is_one_gone: bool = False) -> None:
         """The rates of all other gateways together. `is_one_gone`: no gateway produces the difference any more."""
-        before, self.peers = self.peers, peers
+        before, self.peers, self._is_assumed = {} if self._is_assumed else self.peers, peers, False
         left = self._fading_rates(_PEERS)
         if is_one_gone:
             left.append(lost_rates(before, peers))
@@ -121,7 +122,7 @@ class FleetRates:
         """Peers can't be received any more: count a multiple of this gateway's own rates for them. So it can use its
         share of each limit, and the rates received last limit no worker for ever.
         """
-        self.peers = scale_rates(self.own_rates(), times)
+        self.peers, self._is_assumed = scale_rates(self.own_rates(), times), True
         self._departed.pop(_PEERS, None)
 
     def own_rates(self) -> Sums:

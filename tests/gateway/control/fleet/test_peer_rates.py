@@ -111,3 +111,14 @@ def test_rates_of_a_gateway_that_is_gone_fade_until_they_are_brought_again() -> 
     assert brought.rates_without(0)[1].topics[b"a"] == pytest.approx(50.0 + left - 20.0), "they may bring less"
     brought.assume_peers(0.0)
     assert brought.rates_without(0) == {1: PeerTraffic(0.0, {b"a": 0.0})}
+
+
+@pytest.mark.parametrize("is_one_gone", [False, True])
+def test_rates_that_were_assumed_do_not_fade_once_peers_are_heard_again(is_one_gone: bool) -> None:
+    brought = FleetRates(lambda: 0.0)
+    brought.set_worker(0, rates(1, a=100.0))
+    brought.set_peers({1: PeerTraffic(20.0, {b"b": 20.0})})
+    brought.assume_peers(2.0)
+    heard = {1: PeerTraffic(20.0, {b"b": 20.0})}
+    brought.set_peers(heard, is_one_gone=is_one_gone)
+    assert brought.rates_without(0) == heard
