@@ -6,6 +6,9 @@
 # to others or to its successor, whose averages rise by as much (policies/meters/meter.py). So the sum stays what one
 # meter would say; otherwise a killed worker's traffic would be missing for a minute.
 #
+# A topic that brought nothing in a whole tick fades as well, so that portions of its threshold go where it is produced
+# now. Peers don't hear of one that fades in all workers of a gateway: for them it fades from then on.
+#
 # Knows no socket: how to send to a worker is given.
 
 from __future__ import annotations
@@ -16,37 +19,62 @@ from typing import Final
 
 from gateway.channel import PeerRates, WorkerRates
 from gateway.control.fleet.exchange.exchange import ThresholdRate
-from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, QUIET_RATE, PeerTraffic
+from policies.meters.meter import DECAY, TICK_S
 
 FADING_S: Final = 60.0  # to an e-th part, as Kafka's one-minute rate
 FADED_S: Final = 300.0  # to less than a hundredth
 _PEERS: Final = -1  # among numbers of workers
 NOTICED: Final = 0.02  # of what was sent: a smaller change can wait for the next tick
-TICK_S: Final = 5.0  # of the meters
+_QUIET_DECAY: Final = DECAY * (1.0 + 1e-9)  # of a rate: a tick without traffic leaves no more
+_KEPT: Final = 0.7  # of a rate: as its average leaves in 20 s. If less is left at once, its topic has left
 UNSURE_S: Final = 2 * TICK_S  # each worker has reported its rates by now: a rate of 0 must be sent once, too
 
 Sums = dict[int, PeerTraffic]  # by broker
 
 
-def rates_by_broker(rates: WorkerRates) -> Sums:
-    """One worker's rates by broker."""
-    return {
-        broker.node_id: PeerTraffic(broker.rate, {topic.topic.encode(): topic.rate for topic in broker.topics})
-        for broker in rates.brokers
-    }
+def rates_by_broker(rates: WorkerRates, before: Mapping[int, PeerTraffic] = {}) -> Sums:
+    """One worker's rates by broker. `before`: those of its last report."""
+    found = {}
+    for broker in rates.brokers:
+        known = before.get(broker.node_id, NO_PEER_TRAFFIC)
+        topics = {topic.topic.encode(): topic.rate for topic in broker.topics}
+        found[broker.node_id] = PeerTraffic(broker.rate, topics, _quiet_topics(topics, known))
+    return found
+
+
+def _quiet_topics(topics: Mapping[bytes, float], before: PeerTraffic) -> dict[bytes, float]:
+    """Those that got nothing in the last tick. Reports between two ticks repeat the rate."""
+    found = {}
+    for topic, rate in topics.items():
+        then = before.topics.get(topic, 0.0)
+        if 0.0 < rate <= _QUIET_DECAY * then or (rate == then and topic in before.fading):
+            found[topic] = rate
+    return found
 
 
 def add_rates(many: Iterable[Mapping[int, PeerTraffic]]) -> Sums:
     """The sum of several workers' or gateways' rates."""
     totals: dict[int, float] = {}
     topics: dict[int, dict[bytes, float]] = {}
+    fading: dict[int, dict[bytes, float]] = {}
     for each in many:
         for node_id, broker in each.items():
             totals[node_id] = totals.get(node_id, 0.0) + broker.rate
-            own = topics.setdefault(node_id, {})
-            for topic, rate in broker.topics.items():
-                own[topic] = own.get(topic, 0.0) + rate
-    return {node_id: PeerTraffic(total, topics[node_id]) for node_id, total in totals.items()}
+            _add_topics(topics.setdefault(node_id, {}), broker.topics)
+            _add_topics(fading.setdefault(node_id, {}), broker.fading)
+    return {node_id: PeerTraffic(total, topics[node_id], fading[node_id]) for node_id, total in totals.items()}
+
+
+def _add_topics(to: dict[bytes, float], topics: Mapping[bytes, float]) -> None:
+    for topic, rate in topics.items():
+        to[topic] = to.get(topic, 0.0) + rate
+
+
+def live_topics(traffic: PeerTraffic) -> dict[bytes, float]:
+    """The rates of topics without what fades."""
+    fading = traffic.fading
+    return {topic: live for topic, rate in traffic.topics.items() if (live := rate - fading.get(topic, 0.0)) > 0.0}
 
 
 def rates_differ(new: Mapping[int, PeerTraffic], told: Mapping[int, PeerTraffic]) -> bool:
@@ -58,6 +86,8 @@ def rates_differ(new: Mapping[int, PeerTraffic], told: Mapping[int, PeerTraffic]
 
 def _broker_differs(new: PeerTraffic, told: PeerTraffic) -> bool:
     if _is_noticeable(new.rate, told.rate) or new.topics.keys() != told.topics.keys():
+        return True
+    if new.fading.keys() != told.fading.keys():
         return True
     return any(_is_noticeable(rate, told.topics[topic]) for topic, rate in new.topics.items())
 
@@ -75,13 +105,28 @@ def scale_rates(sums: Mapping[int, PeerTraffic], times: float) -> Sums:
 
 
 def lost_rates(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraffic]) -> Sums:
-    """The entries that existed before and no longer do."""
+    """What the rates were higher before."""
     found = {}
     for node_id, broker in before.items():
         now = after.get(node_id, NO_PEER_TRAFFIC)
         topics = {topic: rate - now.topics.get(topic, 0.0) for topic, rate in broker.topics.items()}
-        less = {topic: rate for topic, rate in topics.items() if rate > 0.0}
+        less = {topic: rate for topic, rate in topics.items() if rate >= QUIET_RATE}
         found[node_id] = PeerTraffic(max(0.0, broker.rate - now.rate), less)
+    return found
+
+
+def left_topics(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraffic]) -> Sums:
+    """What the rates of topics lost faster than an average does."""
+    found = {}
+    for node_id, broker in before.items():
+        now = after.get(node_id, NO_PEER_TRAFFIC).topics
+        less = {
+            topic: rate - left
+            for topic, rate in broker.topics.items()
+            if (left := now.get(topic, 0.0)) < _KEPT * rate and rate - left >= QUIET_RATE
+        }
+        if less:
+            found[node_id] = PeerTraffic(0.0, less)
     return found
 
 
@@ -104,7 +149,7 @@ class FleetRates:
                     add_rates([self._workers.pop(number), *self._fading_rates(number)]),
                 )
             return
-        brings = rates_by_broker(rates)
+        brings = rates_by_broker(rates, self._workers.get(number, {}))
         if number not in self._workers and number in self._departed:  # the same one may be back, and its rates with it
             self._departed[number] = self._clock(), lost_rates(add_rates(self._fading_rates(number)), brings)
         self._workers[number] = brings
@@ -113,8 +158,8 @@ class FleetRates:
         """The rates of all other gateways together. `is_one_gone`: no gateway produces the difference any more."""
         before, self.peers, self._is_assumed = {} if self._is_assumed else self.peers, peers, False
         left = self._fading_rates(_PEERS)
-        if is_one_gone:
-            left.append(lost_rates(before, peers))
+        if lost := lost_rates(before, peers) if is_one_gone else left_topics(before, peers):
+            left.append(lost)
         if left:  # their increase was that gateway's traffic: it is back, or its clients are with another one
             self._departed[_PEERS] = self._clock(), lost_rates(add_rates(left), lost_rates(peers, before))
 
@@ -132,12 +177,9 @@ class FleetRates:
     def rates_without(self, number: int) -> Sums:
         """The rates of all workers but this one."""
         near = add_rates(sums for other, sums in self._workers.items() if other != number)
-        fading = self._fading_rates(*self._departed)
-        found, gone = add_rates([near, self.peers, *fading]), add_rates(fading)
+        found = add_rates([near, self.peers, *self._fading_rates(*self._departed)])
         return {
-            node_id: each._replace(
-                fading=gone.get(node_id, NO_PEER_TRAFFIC).topics, near=near.get(node_id, NO_PEER_TRAFFIC).topics
-            )
+            node_id: each._replace(near=live_topics(near.get(node_id, NO_PEER_TRAFFIC)))
             for node_id, each in found.items()
         }
 
@@ -146,7 +188,8 @@ class FleetRates:
         for number in numbers:
             since, sums = self._departed.get(number, (-math.inf, {}))
             if now - since < FADED_S:
-                found.append(scale_rates(sums, math.exp((since - now) / FADING_S)))
+                scaled = scale_rates(sums, math.exp((since - now) / FADING_S))
+                found.append({node_id: each._replace(fading=each.topics) for node_id, each in scaled.items()})
             else:
                 self._departed.pop(number, None)
         return found
@@ -219,7 +262,8 @@ class RatePublisher:
         found = []
         for node_id, broker in self._rates.own_rates().items() if self._has_totals else ():
             found.append(ThresholdRate(node_id, None, broker.rate))
-            found += [ThresholdRate(node_id, topic.decode(), rate) for topic, rate in broker.topics.items()]
+            live = live_topics(broker)
+            found += [ThresholdRate(node_id, topic.decode(), broker.topics[topic]) for topic in live]
         return found
 
     def publish_rates(

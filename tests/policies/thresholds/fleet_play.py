@@ -1,21 +1,24 @@
 # Several gateways in front of one broker whose total they share, in a closed loop without network or clock: each with
 # an engine, producers, and the shares that the real allocator deals out from what all gateways report. A report takes a
-# while on its way, as between real gateways; rates of topics follow a tick.
+# while on its way, as between real gateways; rates follow a tick, by way of the real publisher.
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
+from gateway.channel import PeerRates, WorkerRates
+from gateway.control.fleet.exchange.exchange import ThresholdRate
+from gateway.control.fleet.peer_rates import RatePublisher
+from gateway.control.fleet.shares import PEER_RATES_INTERVAL_S
 from policies.engine import PolicyEngine
 from policies.fleet.demand import SAMPLE_S, DemandMeter
 from policies.fleet.keys import total_key
 from policies.fleet.page import SharedPage
 from policies.fleet.shares import LimitDemand, ShareAllocator
-from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 from tests.policies.fleet.fleet_sim import Book
 from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
@@ -30,9 +33,7 @@ URGENT_S: Final = 0.2  # between reports that say that a gateway has begun or en
 
 
 class Worker:
-    """One worker: its engine and what is connected to it. `own_rates`: as it told them last; `told_rates`: as it knows
-    those of others.
-    """
+    """One worker: its engine and what is connected to it."""
 
     def __init__(self, topics: Sequence[str], connections: list[Connection], page: SharedPage | None) -> None:
         self.engine = PolicyEngine(now=0.0, page=page)
@@ -40,7 +41,7 @@ class Worker:
         self.broker = self.engine.broker_meters(NODE)
         self.loop = Loop(self.engine, connections)
         self.demand = DemandMeter()
-        self.own_rates = self.told_rates = NO_PEER_TRAFFIC
+        self.next_tick_at = 0.0  # as it told its rates last
         self._taken = 0
 
     def measure_demand(self, now: float) -> dict[str, LimitDemand]:
@@ -50,10 +51,18 @@ class Worker:
         self.demand.record_use(KEY, size, limits.is_hungry(now), now, claim=limits.claimed_rate)
         return self.demand.collect_changes(now)
 
+    def take_rates(self, rates: PeerRates) -> bool:
+        self.engine.set_peer_traffic(rates.brokers, rates.processes)
+        return True
+
 
 class Gateway:
-    def __init__(self, workers: list[Worker], total: float) -> None:
+    def __init__(self, workers: list[Worker], total: float, clock: Callable[[], float]) -> None:
         self.workers = workers
+        self.rates = RatePublisher(clock)
+        self.rates.set_totals(True)
+        for number, worker in enumerate(workers):
+            self.rates.add_worker(number, worker.take_rates)
         self.book = Book()
         self.allocator = ShareAllocator(self.book)
         self.allocator.thaw_shares(0.0)
@@ -84,12 +93,13 @@ class Fleet:
         self._chance = random.Random(seed)
         self._order = count()
         self._mail: list[tuple[float, int, Callable[[], None]]] = []
-        self._rates: dict[int, PeerTraffic] = {}  # by gateway, as others know them
+        self._rates: dict[int, list[ThresholdRate]] = {}  # by gateway, as others know them
+        self._rates_at = 0.0
         self.gateways = []
         for many in producers:
             own = [None] if len(many) == 1 else pages(len(many))
             workers = [Worker(topics, each, page) for each, page in zip(many, own, strict=True)]
-            self.gateways.append(Gateway(workers, total))
+            self.gateways.append(Gateway(workers, total, lambda: self.now))
         self.workers = [worker for gateway in self.gateways for worker in gateway.workers]
         for gateway in self.gateways:
             for peer in range(len(self.gateways)):
@@ -151,36 +161,37 @@ class Fleet:
         gateway.sent_at, gateway.allocator.is_urgent = self.now, False
         gateway.book.own = {**gateway.book.own, **gateway.allocator.drain_changes()}
         gateway.allocator.mark_published([KEY])
-        uses, rates = dict(gateway.book.own), _add_rates(worker.own_rates for worker in gateway.workers)
+        uses, rates = dict(gateway.book.own), gateway.rates.collect_changed_rates()
         due = self.now + self._chance.uniform(0.0, LATENCY_S)
 
         def arrive() -> None:
-            self._rates[number] = rates
+            if rates is not None:
+                self._rates[number] = rates
             for peer in self.gateways:
                 if peer is not gateway:
+                    if rates is not None:
+                        peer.rates.mark_peers_changed()
                     peer.allocator.mark_peers_changed(peer.book.hear(str(number), uses, self.now, whole=True))
 
         heapq.heappush(self._mail, (due, next(self._order), arrive))
 
     def _tell_rates(self) -> None:
-        """One-minute rates of the others, as of their last tick, where they are news."""
-        for worker in self.workers:
-            topics = {name: meter.rate for name, meter in worker.broker.topics.items()}
-            worker.own_rates = PeerTraffic(worker.broker.total.rate, topics)
-        for number, gateway in enumerate(self.gateways):
-            for worker in gateway.workers:
-                others = [rates for peer, rates in self._rates.items() if peer != number]
-                near = _add_rates(other.own_rates for other in gateway.workers if other is not worker)
-                traffic = _add_rates([near, *others])._replace(near=near.topics)
-                if traffic != worker.told_rates:
-                    worker.told_rates = traffic
-                    worker.engine.set_peer_traffic({NODE: traffic}, len(self.workers))
+        """As of the last tick, where they are news."""
+        for gateway in self.gateways:
+            for number, worker in enumerate(gateway.workers):
+                if worker.next_tick_at != worker.engine.next_tick_at:
+                    worker.next_tick_at = worker.engine.next_tick_at
+                    gateway.rates.set_worker_rates(number, WorkerRates(tuple(worker.engine.collect_rates())))
+        if self.now - self._rates_at >= PEER_RATES_INTERVAL_S:
+            self._rates_at = self.now
+            for number, gateway in enumerate(self.gateways):
+                gateway.rates.publish_rates(len(self.workers), lambda number=number: self._rates_of_others(number))  # type: ignore[misc]
 
-
-def _add_rates(many: Iterable[PeerTraffic]) -> PeerTraffic:
-    total, topics = 0.0, dict[bytes, float]()
-    for each in many:
-        total += each.rate
-        for name, rate in each.topics.items():
-            topics[name] = topics.get(name, 0.0) + rate
-    return PeerTraffic(total, topics)
+    def _rates_of_others(self, number: int) -> dict[int, tuple[float, dict[str, float]]]:
+        total, topics = 0.0, dict[str, float]()
+        for rate in (rate for peer, rates in self._rates.items() if peer != number for rate in rates):
+            if rate.topic is None:
+                total += rate.rate
+            else:
+                topics[rate.topic] = topics.get(rate.topic, 0.0) + rate.rate
+        return {NODE: (total, topics)}

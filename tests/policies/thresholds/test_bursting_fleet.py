@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from policies.meters.meter import TICK_S
 from tests.examples import matrix
 from tests.policies.thresholds.fleet_play import Fleet
 from tests.policies.thresholds.pacing_play import TURN_S, Connection
@@ -116,6 +117,17 @@ def test_a_topic_within_its_threshold_may_move_to_another_worker(workers: int) -
     before, after = bringing("paid", 0.45, stop=LATER_S), bringing("paid", 0.45, LATER_S)
     play(elsewhere(1, workers, [bringing("new", 3.0), before], [after]), new=0.5, paid=0.5)
     assert before.rejections == after.rejections == []
+
+
+@pytest.mark.parametrize(("gateways", "workers"), [(2, 1), (2, 2), (3, 1)])
+def test_a_topic_within_its_threshold_that_moves_to_another_gateway_has_all_of_it_two_ticks_later(
+    gateways: int, workers: int
+) -> None:
+    before, after = bringing("paid", 0.45, stop=LATER_S), bringing("paid", 0.45, LATER_S)
+    fleet = play(elsewhere(gateways, workers, [bringing("new", 3.0), before], [after]), new=0.5, paid=0.5)
+    assert max(before.rejections, default=START_S) <= START_S + TICK_S, "until its rate is known"
+    assert max(after.rejections, default=LATER_S) <= LATER_S + 2 * TICK_S + CYCLES_S
+    assert fleet.share(LATER_S, END_S) == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.parametrize(("gateways", "workers"), [(1, 2), (2, 1), (2, 2), (3, 1)])

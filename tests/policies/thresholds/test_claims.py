@@ -8,6 +8,7 @@ from itertools import cycle
 
 import pytest
 
+from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import PACE_S
 from policies.verdict import Verdict
 from tests.effort import lines_run
@@ -127,6 +128,19 @@ def test_a_topic_within_its_threshold_never_waits_at_any_gateway() -> None:
     fleet.run(END_S)
     late = told[len(told) // 4 :]
     assert sum(verdict is not None for verdict in late) <= 0.01 * len(late)
+
+
+@pytest.mark.parametrize(("gateways", "workers"), [(1, 2), (2, 1), (3, 1)])
+def test_a_topic_within_its_threshold_that_moves_has_all_of_it_two_ticks_later(gateways: int, workers: int) -> None:
+    before, after = (Connection("paid", 600, 1, start=at, pause_s=0.02) for at in (0.0, 60.0))  # 27 kB/s
+    before.stop = 60.0
+    producers: list[list[list[Connection]]] = [[[] for _ in range(workers)] for _ in range(gateways)]
+    producers[0][0] += [*many("new", 8), before]
+    producers[-1][-1].append(after)
+    fleet = Fleet(TOTAL, {"new": 0.5 * TOTAL, "paid": 0.5 * TOTAL}, NAMES, producers)
+    fleet.run(END_S)
+    assert fleet.rate("paid", 60.0 + 2 * TICK_S + 3.0, END_S) == pytest.approx(fleet.rate("paid", 40.0, 60.0), rel=0.03)
+    assert fleet.share(60.0, END_S) == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("pauses", [[0.1, 0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 1.1], [0.1, 0.5]])

@@ -7,11 +7,12 @@ import math
 import pytest
 
 from gateway.channel import WorkerRates
-from gateway.control.fleet.peer_rates import FleetRates, rates_differ
+from gateway.control.fleet.peer_rates import FleetRates, RatePublisher, rates_differ
 from policies.engine import PolicyEngine
 from policies.meters.broker_meters import PeerTraffic
-from policies.meters.meter import TICK_S
+from policies.meters.meter import DECAY, TICK_S
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
+from tests.policies.asking import present
 
 
 def rates(broker: int, **topics: float) -> WorkerRates:
@@ -43,7 +44,7 @@ def test_rates_of_a_worker_that_is_gone_fade_as_an_average_without_traffic() -> 
     now[0] = 60.0
     left = 300.0 / math.e
     assert brought.rates_without(0) == {1: PeerTraffic(left, {b"a": left}, {b"a": left})}
-    assert brought.own_rates() == {1: PeerTraffic(10 + left, {b"a": 10 + left})}, "peers go on with it as well"
+    assert brought.own_rates() == {1: PeerTraffic(10 + left, {b"a": 10 + left}, {b"a": left})}, "peers go on with it"
     now[0] = 301.0
     assert brought.rates_without(0) == {}
 
@@ -67,9 +68,11 @@ def test_a_worker_that_only_lost_its_channel_counts_once() -> None:
     brought.set_worker(0, rates(1, a=100.0, b=20.0))
     brought.set_worker(0, None)
     brought.set_worker(0, rates(1, a=101.0))
-    assert brought.own_rates() == {1: PeerTraffic(120.0, {b"a": 101.0, b"b": 20.0})}
-    brought.set_worker(0, rates(1, a=90.0))
-    assert brought.own_rates() == {1: PeerTraffic(109.0, {b"a": 90.0, b"b": 20.0})}, "from then on it is as it says"
+    assert brought.own_rates() == {1: PeerTraffic(120.0, {b"a": 101.0, b"b": 20.0}, {b"b": 20.0})}
+    brought.set_worker(0, rates(1, a=95.0))
+    assert brought.own_rates() == {1: PeerTraffic(114.0, {b"a": 95.0, b"b": 20.0}, {b"b": 20.0})}, (
+        "from then on it is as it says"
+    )
 
 
 def test_workers_that_go_one_after_the_other_fade_together() -> None:
@@ -82,6 +85,44 @@ def test_workers_that_go_one_after_the_other_fade_together() -> None:
     brought.set_worker(0, rates(1, a=10.0))
     brought.set_worker(0, None)
     assert brought.rates_without(1)[1].rate == pytest.approx(10.0 + 100.0 / math.e)
+
+
+def test_a_topic_that_brought_nothing_in_a_tick_fades_until_it_brings_something() -> None:
+    now = [0.0]
+    brought = FleetRates(lambda: now[0])
+    brought.set_worker(0, rates(1, a=10.0))
+    for rate, fades in ((300.0, False), (300.0 * DECAY, True), (300.0 * DECAY, True), (270.0, False), (250.0, False)):
+        brought.set_worker(1, rates(1, a=rate))
+        traffic = brought.rates_without(0)[1]
+        assert traffic == PeerTraffic(rate, {b"a": rate}, {b"a": rate} if fades else {}, {} if fades else {b"a": rate})
+        assert rates_differ({1: traffic}, {1: PeerTraffic(rate, {b"a": rate}, {} if fades else {b"a": rate})})
+
+
+def test_a_topic_that_a_gateway_has_left_fades_at_its_peers() -> None:
+    now = [0.0]
+    here, there = RatePublisher(lambda: now[0]), FleetRates(lambda: now[0])
+    here.set_totals(True)
+    for worker in (0, 1):
+        here.add_worker(worker, lambda _: True)
+    told = []
+    for many in ((300.0, 50.0), (300.0 * DECAY, 50.0), (300.0 * DECAY**2, 50.0 * DECAY)):
+        for worker, rate in enumerate(many):
+            here.set_worker_rates(worker, rates(1, a=rate))
+        told.append({rate.topic: rate.rate for rate in present(here.collect_changed_rates())})
+    assert told == [
+        {None: 350.0, "a": 350.0},
+        {None: 300.0 * DECAY + 50.0, "a": 300.0 * DECAY + 50.0},  # one of its workers still brings some
+        {None: 300.0 * DECAY**2 + 50.0 * DECAY},
+    ]
+    there.set_peers({1: PeerTraffic(350.0, {b"a": 350.0})})
+    there.set_peers({1: PeerTraffic(300.0, {})})
+    assert there.rates_without(0) == {1: PeerTraffic(300.0, {b"a": 350.0}, {b"a": 350.0})}
+    now[0] = 60.0
+    there.set_peers({1: PeerTraffic(300.0, {b"a": 100.0})})
+    left = 350.0 / math.e - 100.0
+    assert there.rates_without(0)[1].fading == {b"a": pytest.approx(left)}, "it is back"
+    there.set_peers({1: PeerTraffic(300.0, {b"a": 75.0})})
+    assert there.rates_without(0)[1].fading == {b"a": pytest.approx(left)}, "as an average falls"
 
 
 def test_small_changes_can_wait() -> None:

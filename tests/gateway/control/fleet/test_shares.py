@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from gateway.channel import DemandReport, LimitShares, PeerRates
 from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
 from gateway.control.fleet.limits_in_use import IDLE_S
-from gateway.control.fleet.peer_rates import FADED_S, FADING_S, TICK_S, UNSURE_S
+from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
 from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX_REPORTED, FleetControl
 from gateway.control.metrics import FleetMetrics
@@ -27,6 +27,7 @@ from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
 from policies.limits.description import FleetUse
 from policies.meters.broker_meters import PeerTraffic
+from policies.meters.meter import TICK_S
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
 from tests.gateway.control.contexts import make_context
 from tests.gateway.control.fleet.test_peer_rates import rates
