@@ -125,7 +125,7 @@ def used_up_threshold(
     note: str = "",
     room_in_s: float = 0.0,
 ) -> Verdict:
-    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: LINE_FULL or WAITED_LONG. `note`: see
+    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: QUEUE_FULL or WAITED_LONG. `note`: see
     `reduced_text`; with one, storage makes it wait.
     """
     text = (

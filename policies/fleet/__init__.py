@@ -5,4 +5,4 @@
 # shared_bucket.py  one bucket of all of these workers
 # demand.py         what this process takes of limits of several gateways, and reports
 # shares.py         how such limits are dealt out to gateways
-# fleet_limiter.py  this gateway's part of each limit, and lines that go by it
+# fleet_limiter.py  this gateway's part of each limit, and limiters that go by it

@@ -1,7 +1,7 @@
 # How much this process takes of limits that hold over a fleet, and of which it wants more: the basis on which shares.py
 # deals parts out. Rates are smoothed over about a second and reported only when they changed.
 #
-# Knows no line and no clock: the caller calls `record_use` for everything that was used since the last measurement,
+# Knows no limiter and no clock: the caller calls `record_use` for everything that was used since the last measurement,
 # then `collect_changes`.
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class DemandMeter:
         seen.hungry = hungry
         seen.weight, seen.topics, seen.claim = weight, topics, claim
 
-    def record_limiter(self, line: FleetLimiter, now: float) -> None:
+    def record_limiter(self, limiter: FleetLimiter, now: float) -> None:
         """Record the amount taken from this limiter, as if the whole limit were in force."""
-        spent, hungry = line.spent - line.reported, now < line.hungry_until
-        if spent or hungry or (line.key in self._by_key and self._by_key[line.key].hungry):
-            line.reported = line.spent
-            self.record_use(line.key, max(0.0, spent / line.factor), hungry, now, topics=line.topics)
+        spent, hungry = limiter.spent - limiter.reported, now < limiter.hungry_until
+        if spent or hungry or (limiter.key in self._by_key and self._by_key[limiter.key].hungry):
+            limiter.reported = limiter.spent
+            self.record_use(limiter.key, max(0.0, spent / limiter.factor), hungry, now, topics=limiter.topics)
 
     def collect_changes(self, now: float) -> dict[FleetKey, LimitDemand]:
         """The changes since the last measurement."""

@@ -5,11 +5,12 @@
 #
 # Alone (`gateways` 1) every limit is whole and parts are not looked at.
 #
-# When control no longer deals parts out, lines use the fallback that they were given for that case: an even share; or,
-# if the other gateways have taken over our part, a floor, and all parts are forgotten: they belong to others by then.
+# When control no longer deals parts out, limiters use the fallback that they were given for that case: an even share;
+# or, if the other gateways have taken over our part, a floor, and all parts are forgotten: they belong to others by
+# then.
 #
 # An idle gateway has next to no part, and gets its true one a cycle or two after its traffic begins. So a client waits
-# no longer than that for a line that has just become busy, whatever the line owes; the debt stays.
+# no longer than that for a limiter that has just become busy, whatever the limiter owes; the debt stays.
 #
 # Knows no traffic, no clock and no other member.
 
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
     from policies.fleet.page import PageRow, SharedPage
     from policies.limits.limit_use import LimitMeter, LimitUse
 
-MIN_RATE: Final = 1.0  # per second: a line needs a rate, also where nothing is left
+MIN_RATE: Final = 1.0  # per second: a limiter needs a rate, also where nothing is left
 # Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
 # same second; and when our part becomes smaller, another member has what we had saved of it. With a second it was 1.13
 # times the limit behind each short stall, and 1.2 times for 2.5 s after parts changed.
 SHARED_BURST_S: Final = 0.25
-USED_UP_S: Final = 0.05  # a line that has saved less than this is used up
+USED_UP_S: Final = 0.05  # a limiter that has saved less than this is used up
 HUNGER_S: Final = 0.1  # a client that waited may take this long after its wait to send again
 SLICE_MAX_AGE_S: Final = 2.0  # a worker that has reported nothing for this long takes nothing
 
@@ -171,8 +172,7 @@ class FleetShares:
         if others_came:
             self.provisional_until = now + self.settle_s
         if everything:
-            for line in list(self.limiters.values()):
-                line.apply_share(now)
+            self._apply_shares(now)
             return
         for key in parts:
             changed = self.limiters.get(key)
@@ -183,8 +183,7 @@ class FleetShares:
         """Control has sent nothing for too long."""
         if not self._falls_back:
             self._falls_back = True
-            for line in list(self.limiters.values()):
-                line.apply_share(now)
+            self._apply_shares(now)
 
     def revoke_grants(self, now: float) -> None:
         """Control has sent nothing, and other gateways have this one's shares: until control sends new ones, a floor is
@@ -194,8 +193,11 @@ class FleetShares:
             self._falls_back = self._is_lost = True
             self._grants.clear()
             self.provisional_until = now + self.settle_s
-            for line in list(self.limiters.values()):
-                line.apply_share(now)
+            self._apply_shares(now)
+
+    def _apply_shares(self, now: float) -> None:
+        for limiter in list(self.limiters.values()):
+            limiter.apply_share(now)
 
     @property
     def uses_fallback(self) -> bool:

@@ -1,5 +1,5 @@
 # A limit that makes its clients wait in one queue: a token bucket that lets a request pass at once and says how long
-# to wait afterwards, and that turns away whom it has no room for. The bucket's debt is the line; there is no queue.
+# to wait afterwards, and that turns away whom it has no room for. The bucket's debt is the queue: no list is kept.
 #
 # `check_admission` charges nothing, so that a request under several limits can ask all of them first and is charged by
 # none where one turns it away; `charge_amount` does. Knows no request and no clock: `now` is seconds on a monotonic
@@ -188,8 +188,8 @@ def check_limiters(
     refusal, else the longest wait; None: the request passes all of them. Charges nothing.
     """
     worst, whose = AT_ONCE, None
-    for line, amount in asked:
-        answer = line.check_admission(amount, now, patience.may_delay, patience.denied_s, patience.client)
+    for limiter, amount in asked:
+        answer = limiter.check_admission(amount, now, patience.may_delay, patience.denied_s, patience.client)
         if (not answer.admitted, answer.wait_s) > (not worst.admitted, worst.wait_s):
-            worst, whose = answer, line
+            worst, whose = answer, limiter
     return worst, whose

@@ -249,7 +249,11 @@ class BrokerLimits:
     @property
     def shares_total(self) -> bool:
         """Whether requests wait for our part of the total, or are rejected because of it."""
-        return self.strategy.shares_total or self.storage_throttle is not None or self.affected_limits.delays_requests
+        return (
+            self.strategy.buckets is not None
+            or self.storage_throttle is not None
+            or self.affected_limits.delays_requests
+        )
 
     def set_affected_topics(self, affected: AffectedIndex, now: float) -> None:
         """Storage protection affects these topics."""
@@ -263,14 +267,15 @@ class BrokerLimits:
 
     def is_hungry(self, now: float) -> bool:
         """Whether any request has to wait for our part of the total, or is rejected because of it."""
-        return self.strategy.is_hungry(now) or any(
+        buckets = self.strategy.buckets
+        return (buckets is not None and buckets.is_hungry(now)) or any(
             now < each.limiter.hungry_until for each in self._storage_throttles()
         )
 
     @property
     def claimed_rate(self) -> float:
         """What this worker's topics have a right to of a total that is shared, bytes per second."""
-        return self.strategy.claimed_rate
+        return 0.0 if self.strategy.buckets is None else self.strategy.buckets.claimed_rate
 
     def _storage_throttles(self) -> Iterator[StorageThrottle]:
         if self.storage_throttle is not None:

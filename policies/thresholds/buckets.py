@@ -105,8 +105,8 @@ class ThresholdBuckets:
         self._counted = counted
         return self.total.debt_wait_s(now)
 
-    def settle_topic(self, meter: TopicMeter, owed: float, now: float) -> TopicBucket | None:
-        """Bring a topic's bucket up to date; None where nothing limits it. `owed`: the total's debt in seconds."""
+    def settle_topic(self, meter: TopicMeter, owed_s: float, now: float) -> TopicBucket | None:
+        """Bring a topic's bucket up to date; None where nothing limits it. `owed_s`: the total's debt."""
         counted = meter.uncounted
         size = counted - meter.counted_in_bucket
         meter.counted_in_bucket = counted
@@ -128,22 +128,22 @@ class ThresholdBuckets:
             bucket.set_rate(rate, now, burst_s)
         bucket.consume_evenly(size, now)
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
-        bucket.forgive_debt((owed + SLACK_DEBT_S) * rate)
+        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate)
         return topic
 
-    def settle_topics(self, owed: float, now: float) -> None:
-        """Bring the buckets of all topics up to date that had traffic. `owed`: the total's debt in seconds."""
+    def settle_topics(self, owed_s: float, now: float) -> None:
+        """Bring the buckets of all topics up to date that had traffic. `owed_s`: the total's debt."""
         for meter in self._thresholds.meters.topics.values():
             if meter.uncounted != meter.counted_in_bucket:
-                self.settle_topic(meter, owed, now)
+                self.settle_topic(meter, owed_s, now)
 
-    def topic_level(self, meter: TopicMeter, owed: float, now: float) -> float:
+    def topic_level(self, meter: TopicMeter, owed_s: float, now: float) -> float:
         """The bytes in a topic's bucket; one that has no traffic yet has saved all it may, as far as this worker knows:
-        0.0 where others may have used it. Infinite where nothing limits it. `owed`: the total's debt in seconds.
+        0.0 where others may have used it. Infinite where nothing limits it. `owed_s`: the total's debt.
         """
         topic = meter.topic_bucket
         if isinstance(topic, TopicBucket) or meter.uncounted != meter.counted_in_bucket:
-            topic = self.settle_topic(meter, owed, now)
+            topic = self.settle_topic(meter, owed_s, now)
             return math.inf if topic is None else topic.bucket.token_level(now)
         limit = self._thresholds.effective_threshold(meter)
         if limit is None:
@@ -170,9 +170,9 @@ class ThresholdBuckets:
             return  # the next look takes them from the total
         bucket = topic.bucket
         self.skip_bytes(meter, size)
-        owed = self.total.consume_tokens(size, now)
+        owed_s = self.total.consume_tokens(size, now)
         bucket.consume_tokens(size, now)
-        bucket.forgive_debt((owed + SLACK_DEBT_S) * bucket.rate)
+        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * bucket.rate)
         self.limiter.record_use(size, now)
 
     def skip_bytes(self, meter: TopicMeter, size: int) -> None:
@@ -236,8 +236,8 @@ class ThresholdBuckets:
         """Rates, and with them portions, have changed."""
         self._claims.is_outdated = True
 
-    def measure_claims(self, owed: float, now: float) -> None:
-        """Add up what topics claim of the total, where that is due. `owed`: the total's debt in seconds."""
+    def measure_claims(self, owed_s: float, now: float) -> None:
+        """Add up what topics claim of the total, where that is due. `owed_s`: the total's debt."""
         claims = self._claims
         if self._owners == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
             return
@@ -246,7 +246,7 @@ class ThresholdBuckets:
         for meter in self._thresholds.meters.topics.values():
             topic = meter.topic_bucket
             if not isinstance(topic, TopicBucket):
-                topic = self.settle_topic(meter, owed, now) if meter.uncounted else None
+                topic = self.settle_topic(meter, owed_s, now) if meter.uncounted else None
                 if topic is None:
                     continue
             use, part = topic.measure_use(meter.uncounted, elapsed)

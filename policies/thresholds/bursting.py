@@ -28,14 +28,14 @@ GRANTS_PER_TOTAL: Final = 8
 class BurstRejecter(ThresholdRejecter):
     """Rejects what is beyond the average, or the buckets, of one broker, which has a total threshold."""
 
-    __slots__ = ("_buckets", "_burst_s", "_now", "_shown_at")
-    shares_total = True
+    __slots__ = ("_burst_s", "_now", "_shown_at")
+    buckets: ThresholdBuckets
 
     def __init__(self, thresholds: BrokerThresholds, burst_s: float, now: float) -> None:
         super().__init__(thresholds)
         self._burst_s = burst_s
         self._now = self._shown_at = now
-        self._buckets = ThresholdBuckets(
+        self.buckets = ThresholdBuckets(
             thresholds, "burst", burst_s, 2 * burst_s + SLACK_DEBT_S, now, shares_topics=True
         )
 
@@ -50,8 +50,8 @@ class BurstRejecter(ThresholdRejecter):
         self._now = now
         if self.is_over(meter):
             return super().judge_request(meter, topic, size, patience, now)
-        owed_s, total = self._settle_total(now), self._buckets.total
-        found = self._buckets.settle_topic(meter, owed_s, now)
+        owed_s, total = self._settle_total(now), self.buckets.total
+        found = self.buckets.settle_topic(meter, owed_s, now)
         own = math.inf if found is None else found.bucket.token_level(now)
         left = total.token_level(now)
         if found is None or own > 0.0 or left > 0.0:
@@ -62,7 +62,7 @@ class BurstRejecter(ThresholdRejecter):
         assert limit is not None
         assert total_limit is not None
         wait_s = min(found.bucket.debt_wait_s(now) + size / found.bucket.rate, owed_s + size / total.rate)
-        self._buckets.mark_hungry(meter, wait_s, now)
+        self.buckets.mark_hungry(meter, wait_s, now)
         return used_up_burst(
             topic.decode(errors="replace"),
             self._thresholds.meters.node_id,
@@ -75,44 +75,37 @@ class BurstRejecter(ThresholdRejecter):
     def is_limiting(self, meter: TopicMeter) -> bool:
         topic = meter.topic_bucket
         return self.is_over(meter) or (
-            isinstance(topic, TopicBucket) and topic.bucket.in_debt and self._buckets.total.in_debt
+            isinstance(topic, TopicBucket) and topic.bucket.in_debt and self.buckets.total.in_debt
         )
-
-    def is_hungry(self, now: float) -> bool:
-        return self._buckets.is_hungry(now)
-
-    @property
-    def claimed_rate(self) -> float:
-        return self._buckets.claimed_rate
 
     def add_topic(self, meter: TopicMeter) -> None:
         meter.counted_in_bucket = meter.uncounted
-        self._grant_credit(meter, self._buckets.topic_level(meter, 0.0, self._now), 0.0)
+        self._grant_credit(meter, self.buckets.topic_level(meter, 0.0, self._now), 0.0)
 
     def apply_share(self, now: float) -> None:
         # Where thresholds have changed it is the engine's, of the last second: buckets would fill up for it twice.
         self._now = now = max(now, self._now)
         self._settle_total(now)
-        self._buckets.apply_share(now)
+        self.buckets.apply_share(now)
 
     def pace_limits(self, now: float) -> None:
         """Let other workers see what was counted."""
         self._now = now
         owed_s = self._settle_total(now)
-        self._buckets.measure_claims(owed_s, now)
+        self.buckets.measure_claims(owed_s, now)
         if now >= self._shown_at + CLAIM_S:
             self._shown_at = now
-            self._buckets.settle_topics(owed_s, now)
+            self.buckets.settle_topics(owed_s, now)
 
     def close_tick(self, now: float) -> None:
         self._now = now
         self._settle_total(now)
-        self._buckets.close_tick(now)
+        self.buckets.close_tick(now)
 
     def refresh_topics(self) -> None:
         super().refresh_topics()
-        self._buckets.mark_outdated()
-        now, buckets = self._now, self._buckets
+        self.buckets.mark_outdated()
+        now, buckets = self._now, self.buckets
         owed_s, left = self._settle_total(now), buckets.total.token_level(now)
         for meter in self._thresholds.meters.topics.values():
             if not self.is_over(meter):
@@ -120,7 +113,7 @@ class BurstRejecter(ThresholdRejecter):
 
     def release_topics(self) -> None:
         super().release_topics()
-        self._buckets.release_topics()
+        self.buckets.release_topics()
 
     def _grant_credit(self, meter: TopicMeter, own: float, left: float) -> None:
         """The bytes that the topic may bring before it is looked at again, of this worker's part of the buckets: what
@@ -131,8 +124,8 @@ class BurstRejecter(ThresholdRejecter):
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
-        total = self._buckets.total
-        owed_s = self._buckets.settle_total(now)
+        total = self.buckets.total
+        owed_s = self.buckets.settle_total(now)
         if owed_s > self._burst_s:
             total.forgive_debt(self._burst_s * total.rate)
         return min(owed_s, self._burst_s)

@@ -4,12 +4,12 @@
 # buckets remember, the sum stays at the total, and each topic gets its threshold if it wants it. No EWMA decides here:
 # between two of its ticks it would let everything through, and then nothing.
 #
-# The hot path asks `over` and adds to `uncounted`, as with rejections; here `thresholds_ask`, which is part of it,
-# means: ask `judge` about every request, and tell `take` what passes. So steady demand is paced request by request.
-# It is set where a limit may be reached before the next `pace`: for a topic that was quiet, as nobody knows how much
-# comes, and where there is little credit left. `pace` moves into the buckets what was counted without asking.
+# The hot path adds to `uncounted` up to `free_to`, as with rejections. While a topic asks, `judge_request` is asked
+# about every request and `charge_request` is told what passes: so steady demand is paced request by request. A topic
+# asks where a limit may be reached before the next `pace_limits`: one that was quiet, as nobody knows how much comes,
+# and one with little credit left. `pace_limits` takes from the buckets what was counted unasked.
 #
-# Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (line.py).
+# Strangers share both, so what one of them takes at once is forgiven beyond DEBT_S (limiter.py).
 #
 # Knows no request and no clock.
 
@@ -41,24 +41,25 @@ if TYPE_CHECKING:
     from policies.meters.topic_meter import TopicMeter
     from policies.thresholds.broker_thresholds import BrokerThresholds
 
-PACE_S: Final = 0.05  # how often `pace` is called: a topic not asked about can exceed its threshold for this long
+PACE_S: Final = 0.05  # between calls of `pace_limits`: a topic not asked about can exceed its threshold so long
 FREE_PART: Final = 0.05  # of what the total has saved, for a topic that has no rate yet
 
 
 class ThresholdPacer(ThresholdStrategy):
     """Makes requests wait for the buckets of one broker, which has a total threshold."""
 
-    __slots__ = ("_admission", "_asking", "_buckets", "_fleet", "_free", "_thresholds", "_topics", "_total", "bucket")
-    delays_requests = shares_total = True
+    __slots__ = ("_admission", "_asking", "_fleet", "_free", "_thresholds", "_topics", "_total", "bucket")
+    delays_requests = True
+    buckets: ThresholdBuckets
 
     def __init__(self, thresholds: BrokerThresholds) -> None:
-        self._buckets = ThresholdBuckets(thresholds, "delays", BURST_S, DEBT_S + SLACK_DEBT_S)
-        self.bucket = self._buckets.total
+        self.buckets = ThresholdBuckets(thresholds, "delays", BURST_S, DEBT_S + SLACK_DEBT_S)
+        self.bucket = self.buckets.total
         self._fleet = thresholds.fleet
         self._thresholds = thresholds
         self._topics = thresholds.meters.topics
         self._total = thresholds.meters.total
-        # Topics whose `over` is set and that are in use: whether `judge` was asked about them since the last `pace`.
+        # Topics in use that have to ask: whether one of their requests was judged since the last `pace_limits`.
         self._asking: dict[TopicMeter, bool] = {}
         self._admission = QueueAdmission()
         self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
@@ -69,7 +70,7 @@ class ThresholdPacer(ThresholdStrategy):
         meter.set_thresholds_ask(True)  # how much comes is unknown
 
     def apply_share(self, now: float) -> None:
-        self._buckets.apply_share(now)
+        self.buckets.apply_share(now)
 
     def pace_limits(self, now: float) -> None:
         """Move the bytes counted since the last call into the buckets, and find the topics that have to ask.
@@ -77,7 +78,7 @@ class ThresholdPacer(ThresholdStrategy):
         While the total has credit, only topics that were asked about cost anything; else each topic costs a comparison,
         and those that had traffic an update.
         """
-        buckets = self._buckets
+        buckets = self.buckets
         owed = buckets.settle_total(now)
         buckets.measure_claims(owed, now)
         total = self.bucket
@@ -114,10 +115,10 @@ class ThresholdPacer(ThresholdStrategy):
         )
 
     def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
-        self._buckets.charge_request(meter, size, now)
+        self.buckets.charge_request(meter, size, now)
 
     def record_only(self, meter: TopicMeter, size: int) -> None:
-        self._buckets.skip_bytes(meter, size)
+        self.buckets.skip_bytes(meter, size)
 
     def available_credit(self, meter: TopicMeter, client: object, now: float) -> float:
         bucket, _ = self._update_buckets(meter, client, now)
@@ -130,7 +131,7 @@ class ThresholdPacer(ThresholdStrategy):
         """Bring the total's bucket and the topic's up to date, about which that client asks; the topic's, None where
         nothing limits it, and whether nobody else asks about it.
         """
-        topic = self._buckets.settle_topic(meter, self._buckets.settle_total(now), now)
+        topic = self.buckets.settle_topic(meter, self.buckets.settle_total(now), now)
         self._asking[meter] = True
         self._free.pop(meter, None)
         if topic is None:
@@ -148,27 +149,20 @@ class ThresholdPacer(ThresholdStrategy):
         refusal = self._admission.find_refusal(ahead, after, patience.may_delay, patience.denied_s)
         owed = ahead + total.excess_debt / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
-            self._buckets.mark_hungry(meter, refusal.wait_s, now)
-            longest = self._buckets.limiter.max_wait_s(now)
+            self.buckets.mark_hungry(meter, refusal.wait_s, now)
+            longest = self.buckets.limiter.max_wait_s(now)
             return refusal._replace(wait_s=min(refusal.wait_s, longest), room_in_s=min(refusal.room_in_s, longest))
         wait = min(total.debt_wait_after(size, now), bucket.debt_wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
-        self._buckets.mark_hungry(meter, wait, now)
-        return AdmissionResult(True, min(wait, self._buckets.limiter.max_wait_s(now)))
-
-    def is_hungry(self, now: float) -> bool:
-        return self._buckets.is_hungry(now)
-
-    @property
-    def claimed_rate(self) -> float:
-        return self._buckets.claimed_rate
+        self.buckets.mark_hungry(meter, wait, now)
+        return AdmissionResult(True, min(wait, self.buckets.limiter.max_wait_s(now)))
 
     def refresh_topics(self) -> None:
-        self._buckets.mark_outdated()
+        self.buckets.mark_outdated()
 
     def close_tick(self, now: float) -> None:
-        self._buckets.close_tick(now)
+        self.buckets.close_tick(now)
         topics = self._topics
         self._free = {meter: free for meter, free in self._free.items() if topics.get(meter.name) is meter}
         for meter in topics.values():
@@ -177,7 +171,7 @@ class ThresholdPacer(ThresholdStrategy):
                 self._free.pop(meter, None)
 
     def release_topics(self) -> None:
-        self._buckets.release_topics()
+        self.buckets.release_topics()
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         topic = meter.topic_bucket
@@ -190,7 +184,7 @@ class ThresholdPacer(ThresholdStrategy):
         return _bucket_use(topic.bucket.rate, meter.rate, topic.bucket.debt_wait_s(now))
 
     def total_use(self, now: float) -> LimitUse | None:
-        limit, waits = self._buckets.limiter.gateway_rate, self.is_hungry(now)
+        limit, waits = self.buckets.limiter.gateway_rate, self.buckets.is_hungry(now)
         return _bucket_use(limit, self._total.rate, self.bucket.debt_wait_s(now), waits=waits)
 
     def _release_credited(self, owed: float, now: float) -> None:
@@ -201,7 +195,7 @@ class ThresholdPacer(ThresholdStrategy):
             self._free.values()
         )  # they may all take theirs before the next look
         for meter, recently in list(self._asking.items()):
-            topic = None if has_credit else self._buckets.settle_topic(meter, owed, now)
+            topic = None if has_credit else self.buckets.settle_topic(meter, owed, now)
             bucket = None if topic is None else topic.bucket
             if has_credit or bucket is None or bucket.token_level(now) >= ASK_UNTIL_S * bucket.rate:
                 if self._thresholds.effective_threshold(meter) is None:

@@ -25,9 +25,10 @@ class ThresholdRejecter(ThresholdStrategy):
     """The topics of one broker that are over."""
 
     __slots__ = ("_candidates", "_over", "_thresholds")
-    delays_requests = shares_total = False
+    delays_requests = False
 
     def __init__(self, thresholds: BrokerThresholds) -> None:
+        self.buckets = None
         self._thresholds = thresholds
         self._over: list[TopicMeter] = []
         self._candidates: list[TopicMeter] | None = None

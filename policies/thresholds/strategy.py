@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from policies.decision import ClientPatience
     from policies.limits.limit_use import LimitUse
     from policies.meters.topic_meter import TopicMeter
+    from policies.thresholds.buckets import ThresholdBuckets
     from policies.verdict import Verdict
 
 
@@ -16,12 +17,13 @@ class ThresholdStrategy:
     """Decides about requests beyond the thresholds of one broker, and is told of changes. It alone says which
     topics have to be asked about (`TopicMeter.set_thresholds_ask`).
 
-    `delays_requests`: requests wait for the total. `shares_total`: it is ours in part.
+    `delays_requests`: requests wait for the total. `buckets`: by which it decides, of our part of the total; None: by
+    rates alone.
     """
 
-    __slots__ = ()
+    __slots__ = ("buckets",)
     delays_requests: ClassVar[bool]
-    shares_total: ClassVar[bool]
+    buckets: ThresholdBuckets | None
 
     def judge_request(
         self, meter: TopicMeter, topic: bytes, size: int, patience: ClientPatience, now: float
@@ -76,15 +78,6 @@ class ThresholdStrategy:
     @property
     def burst_s(self) -> float:
         """Seconds of a threshold that may pass above it; 0: they have no such bound."""
-        return 0.0
-
-    def is_hungry(self, now: float) -> bool:
-        """Whether a request has to wait for our part of the total, or is rejected because of it."""
-        return False
-
-    @property
-    def claimed_rate(self) -> float:
-        """What this worker's topics have a right to of a total that is shared, bytes per second."""
         return 0.0
 
     def release_topics(self) -> None:

@@ -27,7 +27,7 @@ def check_thresholds(total: float | None, topics: Mapping[str, float], key: str 
     """Refuse numbers that are no thresholds. Units: bytes per second; `total`, of that `key`: None = no limit.
 
     Raises:
-        ThresholdError: a number is no rate or above LARGEST.
+        ThresholdError: a number is no rate or above MAX_THRESHOLD.
     """
     if total is not None and not 0 < total <= MAX_THRESHOLD:
         raise ThresholdError(f"{key}: {_invalid_text(total)} above 0{_AT_MOST_TEXT}; leave it out for no limit")

@@ -27,4 +27,4 @@ def test_whichever_is_at_work_says_which_topics_have_to_be_asked(on_exceed: OnEx
     assert not any(strategy.is_limiting(meter) for meter in (first, later))
     strategy.release_topics()
     assert not first.thresholds_ask
-    assert not strategy.is_hungry(0.0)
+    assert not made.broker_meters(1).limits.is_hungry(0.0)
