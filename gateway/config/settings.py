@@ -267,6 +267,11 @@ class Settings(Section):
         return self
 
     @property
+    def worker_count(self) -> int:
+        """The number of workers: the parent has replaced `auto` by a number."""
+        return 1 if self.workers == "auto" else self.workers
+
+    @property
     def health_address(self) -> tuple[str, int]:
         """Host and port of the health port."""
         admin, own = self.admin, self.health

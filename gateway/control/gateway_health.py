@@ -13,7 +13,6 @@ from gateway.control.cluster.cluster import ClusterMonitor
 from gateway.control.context import ControlContext
 from gateway.control.fleet.exchange.peers import PeerStatus
 from gateway.control.fleet.shares import FleetControl
-from gateway.control.workers.snapshots import worker_count
 from gateway.control.workers.workers import WorkerPool
 from policies.text import ERROR_CHARS, one_line
 
@@ -103,7 +102,7 @@ class GatewayHealth:
             found.append("the gateway is stopping")
         # Connections go to any connected worker, so one is enough; but a caller that gets "ready" after a start counts
         # on all that was configured.
-        connected, configured = self._workers.connected, worker_count(self._context.settings)
+        connected, configured = self._workers.connected, self._context.settings.worker_count
         self._was_complete |= connected >= configured
         if not connected:
             found.append("no worker is connected")
@@ -130,7 +129,7 @@ class GatewayHealth:
             self._since_ms,
             self.find_problems(),
             self.find_lacking(),
-            WorkerCounts(worker_count(settings), self._workers.connected),
+            WorkerCounts(settings.worker_count, self._workers.connected),
             self._workers.connections,
         )
 

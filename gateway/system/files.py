@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-FileSignature = tuple[int, int, int, int, int]
+FileSignature = tuple[int, ...]
 
 
 def file_signature(path: str | Path) -> FileSignature | None:

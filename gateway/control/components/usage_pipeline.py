@@ -12,7 +12,6 @@ from gateway.config.sections.logs import UsageLog
 from gateway.control.components.optional_components import SPOOL, OptionalComponents
 from gateway.control.context import ControlContext
 from gateway.control.usage.usage_log import LogChain, UsageLogWriter, UsagePublisher, UsageSpool
-from gateway.control.workers.snapshots import worker_count
 from gateway.secret_key import read_secret
 
 log = logging.getLogger("gateway.control")
@@ -66,7 +65,7 @@ class UsagePipeline:
         settings = self._settings
         self._spool = spool = await self._components.await_component(SPOOL)
         self._usage_log.attach_spool(spool)
-        self._usage_log.enqueue_lost_beyond(worker_count(settings))
+        self._usage_log.enqueue_lost_beyond(settings.worker_count)
         if settings.internal_topics == "kafka":
             kept, client = settings.usage_log, settings.client_properties
             self._publisher = UsagePublisher(

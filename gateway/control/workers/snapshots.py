@@ -27,13 +27,8 @@ from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
 
 
-def worker_count(settings: Settings) -> int:
-    """The number of workers: the parent has replaced `auto` by a number."""
-    return 1 if settings.workers == "auto" else settings.workers
-
-
 def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
-    config, workers = msgspec.convert(settings, WorkerConfig, from_attributes=True), worker_count(settings)
+    config, workers = msgspec.convert(settings, WorkerConfig, from_attributes=True), settings.worker_count
     limits = replace(
         config.limits,
         max_buffered_bytes=max(config.limits.max_buffered_bytes // workers, config.limits.max_request_bytes),
