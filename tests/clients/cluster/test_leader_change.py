@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 CLIENTS = ("franz-go", "librdkafka", "java")
 KILLED = 2
 PARTITIONS = 6  # two are led by each broker
-RATE = 40.0
+RATE = 20.0
 # Of several requests in flight a new leader may take the second and miss the first. librdkafka then begins a new epoch,
 # and whatever another partition got while its answer was lost is written again (librdkafka #4953, with or without a
 # gateway). The others stay in their epoch.

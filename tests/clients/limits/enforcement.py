@@ -170,16 +170,15 @@ def cells() -> Iterator[Cell]:
         yield from ((scenario, variant) for variant, helped in REMEDIES.items() if scenario in helped)
 
 
-# What `make test` runs: each library is delayed and rejected, in the way that costs it most; and each scenario once,
-# but for the longest delay and the longest pause, which simulated worlds have. The rest is in `make clients`.
+# What `make test` runs: each library is delayed and rejected; and each scenario once, but for the longest delay and the
+# longest pause, which simulated worlds have, and one partition of several (test_enforcement.py's mixed requests). An
+# idempotent librdkafka is rejected in integration/limits/test_thresholds.py. The rest is in `make clients`.
 BRIEF: tuple[Cell, ...] = (
-    *(("reject-30", variant) for variant in ("librdkafka-idempotent", "kafka-python", "sarama-retries")),
-    *(("reject-30", variant) for variant in ("franz-go-metadata", "kafkajs-retries")),
+    *(("reject-30", variant) for variant in ("kafka-python", "sarama-retries", "franz-go-metadata", "kafkajs-retries")),
     ("lifted", "librdkafka"),
     ("storm", "aiokafka"),
     ("transactions", "java"),
     *(("delay-3s", variant) for variant in LIBRARIES),
-    ("one-partition", "java"),
     ("acks-0", "librdkafka"),
 )
 

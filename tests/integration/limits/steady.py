@@ -24,9 +24,10 @@ class Steady(Background):
     Args:
         per_s: values per second.
         size: of what is put behind each number.
+        in_flight: requests; librdkafka with several keeps a core busy for as long as it waits for an answer.
     """
 
-    def __init__(self, bootstrap: str, topic: str, per_s: int = 400, size: int = 0) -> None:
+    def __init__(self, bootstrap: str, topic: str, per_s: int = 400, size: int = 0, in_flight: int = 5) -> None:
         super().__init__()
         self._topic = topic
         self._per_s = per_s
@@ -35,6 +36,7 @@ class Steady(Background):
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
+                "max.in.flight": in_flight,
                 "linger.ms": 5 if size else 20,  # of numbers alone a quarter of the requests, which are enough
                 "message.timeout.ms": 120_000,
                 "reconnect.backoff.max.ms": 500,
