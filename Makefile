@@ -14,8 +14,8 @@ READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# Processes that share the tests: they wait half of their time, so one more than there are cores, and three at least.
-JOBS ?= $(shell echo $$(($(CORES) < 2 ? 3 : $(CORES) > 5 ? 6 : $(CORES) + 1)))
+# Processes that share the tests: they wait half of their time, so two more than there are cores, and four at least.
+JOBS ?= $(shell echo $$(($(CORES) < 2 ? 4 : $(CORES) > 4 ? 6 : $(CORES) + 2)))
 
 # Tests start hundreds of our processes: whatever the environment says, they find modules compiled. They do so when one
 # is needed first, in all processes at once; pip would compile all of PySpark's, one after the other.

@@ -36,7 +36,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "small"))
 # told by path, since that is all that the scheduler has of a test.
 _TESTS = Path(__file__).parent
 _AUDIT, _CLIENTS, _SPARK, _THREE = "audit", "clients", "commands that start Spark", "three brokers"
-_STREAMS = "audit: streams"  # goes on with the session of what is named so before the colon, in the same process
+_STREAMS = "audit: streams"  # goes on with the session of what is named so before the colon, if in the same process
 _SHARING = {
     **dict.fromkeys(
         ("audit/stream/test_stream.py", "audit/stream/test_stream_kafka.py", "audit/stream/test_upkeep.py"), _STREAMS
@@ -63,11 +63,12 @@ _SHARING = {
     ),
 }
 # These begin first, in this order: a long group that began last would keep one process busy while the others are idle.
+# With several processes the audit has two sessions: one of it after the other would take longer than all the rest.
 _FIRST = (
+    _AUDIT,
     _STREAMS,
     _CLIENTS,
     _THREE,
-    _AUDIT,
     _SPARK,
     "integration/storage/test_storage_events.py",
     "integration/storage/test_storage_disk.py",
@@ -193,7 +194,7 @@ def _session_of(item: pytest.Item) -> str:
 
 
 def _place(group: str) -> int:
-    return next((place for place, name in enumerate(_FIRST) if group.startswith(name)), len(_FIRST))
+    return next((at for at, name in enumerate(_FIRST) if group == name or group.startswith(f"{name}/")), len(_FIRST))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -202,6 +203,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     runs_again = item.stash[_HAS_FAILED] and item.get_closest_marker("flaky") and _attempt_of(item) == 1
     if not runs_again and (nextitem is None or _session_of(nextitem) != _session_of(item)):
         item.config.stash[_SHARED].close()
+    if nextitem is None or nextitem.path != item.path:
+        # What is left then stays: modules, Hypothesis's memory of examples. After all files to look through it takes a
+        # second, for each test that collects garbage and every time that Python does.
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
