@@ -17,6 +17,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -281,41 +282,25 @@ def tool(cluster: EmbeddedCluster, name: str, *args: str) -> Printed:
 # --- a client that sends far ahead ------------------------------------------------------------------------------------
 
 
-def test_librdkafka_with_20_s_of_its_quota_in_its_queue_waits_and_has_nothing_rejected(
-    cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
-) -> None:
-    """Rejected, it would send all of its queue again every second or two, several times what gets into the log."""
-    rate, ahead_s, names = 150_000, 20, ("ahead", "ahead-idempotent")
-    topics = [new_topic(cluster) for _ in names]
-    quotas(*((Entity(None, name), PRODUCE, float(rate)) for name in names))
-    queue = {"queue.buffering.max.kbytes": rate * ahead_s // 1000}
-    # With several in flight, an idempotent one keeps a core busy for as long as it waits for an answer.
-    own: tuple[dict[str, Any], ...] = ({}, {"enable.idempotence": True, "max.in.flight": 1})
-    floods = [
-        Flood(gateway.bootstrap, topic, 0, {"client.id": name, **queue, **more})
-        for topic, name, more in zip(topics, names, own, strict=True)
-    ]
-    for flood in floods:
-        flood.__enter__()
-    time.sleep(ahead_s + 5)  # the last of its queue has waited for longer than other clients may be kept
-    for flood in floods:
-        flood.end()
-    assert [flood.errors for flood in floods] == [[], []]
-    for topic in topics:
-        assert gateway.metric("produce_bytes_total", topic=topic, outcome="accepted") > rate * ahead_s
-        assert gateway.metric("produce_bytes_total", topic=topic, outcome="rejected") == 0
-
-
 @pytest.mark.clients
 def test_clients_with_20_s_of_their_quotas_in_their_queues_wait_and_have_nothing_rejected(
     cluster: EmbeddedCluster, gateway: Gateway, quotas: Quotas
 ) -> None:
-    """Twice on each broker connection what may be under way for 15 s: a request of franz-go has up to 1 MB, and
-    segmentio/kafka-go waits for 10 s.
+    """Rejected, librdkafka would send all of its queue again every second or two, several times what gets into the log.
+    Of the others that is twice on each broker connection what may be under way for 15 s: a request of franz-go has up
+    to 1 MB, and segmentio/kafka-go waits for 10 s.
     """
-    rate, record_bytes, ahead_s, names = 150_000, 2000, 20, ("java", "franz-go", "kafka-go")
-    topics = {name: new_topic(cluster, 3) for name in names}
-    quotas(*((Entity(None, f"queue-{name}"), PRODUCE, float(rate)) for name in names))
+    rate, record_bytes, ahead_s = 150_000, 2000, 20
+    driven, flooding = ("java", "franz-go", "kafka-go"), ("rdkafka", "rdkafka-idempotent")
+    topics = {name: new_topic(cluster, 3) for name in (*driven, *flooding)}
+    quotas(*((Entity(None, f"queue-{name}"), PRODUCE, float(rate)) for name in topics))
+    queue = {"queue.buffering.max.kbytes": rate * ahead_s // 1000}
+    # With several in flight, an idempotent one keeps a core busy for as long as it waits for an answer.
+    own: tuple[dict[str, Any], ...] = ({}, {"enable.idempotence": True, "max.in.flight": 1})
+    floods = [
+        Flood(gateway.bootstrap, topics[name], 0, {"client.id": f"queue-{name}", **queue, **more})
+        for name, more in zip(flooding, own, strict=True)
+    ]
 
     def drive(name: str) -> harness.Result:
         return harness.run(
@@ -332,13 +317,22 @@ def test_clients_with_20_s_of_their_quotas_in_their_queues_wait_and_have_nothing
             timeout_s=180,
         )
 
-    with ThreadPoolExecutor(len(names)) as pool:
-        results = dict(zip(names, pool.map(drive, names), strict=True))
-    for name, topic in topics.items():
+    with ThreadPoolExecutor(len(driven)) as pool:
+        for flood in floods:
+            flood.__enter__()
+        until = time.monotonic() + ahead_s + 5  # the last of its queue has waited for longer than others may be kept
+        results = dict(zip(driven, pool.map(drive, driven), strict=True))
+        time.sleep(max(0.0, until - time.monotonic()))
+        list(pool.map(Flood.end, floods))
+    assert [flood.errors for flood in floods] == [[], []]
+    for name in flooding:
+        assert gateway.metric("produce_bytes_total", topic=topics[name], outcome="accepted") > rate * ahead_s, name
+    for name in driven:
         assert results[name]["errors"] == {}, name
-        log = harness.read_back(cluster.bootstrap_servers, [topic], name, "ahead", record_bytes=record_bytes)
+        log = harness.read_back(cluster.bootstrap_servers, [topics[name]], name, "ahead", record_bytes=record_bytes)
         assert harness.judge(results[name], log).clean, name
         assert len(log.numbers()) == rate * ahead_s // record_bytes
+    for name, topic in topics.items():
         assert gateway.metric("produce_bytes_total", topic=topic, outcome="rejected") == 0, name
 
 
@@ -601,49 +595,37 @@ def test_shares_of_a_contested_total_and_an_unused_part_goes_to_the_others(
 # --- users ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_users_quota_binds_all_its_connections_together_and_no_others(
-    cluster: EmbeddedCluster, sasl: Gateway, user_quotas: Quotas
-) -> None:
-    user_quotas((Entity("alice"), PRODUCE, 1_000_000))
-    topic = new_topic(cluster, 3)
-    with (
-        Watch(cluster, topic, 3, Flood.SIZE) as curves,
-        Flood(sasl.bootstrap, topic, 0, login("alice", "SCRAM-SHA-256")) as one,
-        Flood(sasl.bootstrap, topic, 1, login("alice", "SCRAM-SHA-512")) as two,
-        Flood(sasl.bootstrap, topic, 2, login("bob", "PLAIN"), count=400) as bob,
-    ):
-        wait_for("the first records of each", lambda: all(curve.sizes[-1] for curve in curves))
-        start = time.monotonic()
-        time.sleep(2 + MEASURED_S)
-    alice = [typical(start + 2, curve) / 1e6 for curve in curves[:2]]
-    together = typical(start + 2, *curves[:2]) / 1e6
-    free = curves[2].sizes[-1] / (curves[2].ended - curves[2].began) / 1e6
-    print(f"\nalice {[round(rate, 2) for rate in alice]} MB/s, together {together:.3f}; bob {free:.1f} MB/s")
-    assert together == pytest.approx(1, rel=0.1)
-    assert min(alice) > 0.2
-    assert curves[2].sizes[-1] == 400 * Flood.SIZE
-    assert free > 2
-    assert [each.errors for each in (one, two, bob)] == [[], [], []]
-
-
 @pytest.mark.seed("546.4")
-def test_under_the_default_every_user_has_a_rate_of_its_own(
+def test_a_users_quota_binds_all_its_connections_together_and_under_the_default_each_user_has_its_own(
     cluster: EmbeddedCluster, sasl: Gateway, user_quotas: Quotas
 ) -> None:
-    user_quotas((Entity(DEFAULT), PRODUCE, 1_000_000))
-    topic = new_topic(cluster, 2)
-    with (
-        Watch(cluster, topic, 2, Flood.SIZE) as curves,
-        Flood(sasl.bootstrap, topic, 0, login("carol", "SCRAM-SHA-256")) as carol,
-        Flood(sasl.bootstrap, topic, 1, login("dave", "SCRAM-SHA-512")) as dave,
-    ):
+    free_rate = 1e9  # of one who is bound by nothing
+    user_quotas(
+        (Entity("alice"), PRODUCE, 1_000_000),
+        (Entity(DEFAULT), PRODUCE, 1_000_000),
+        (Entity("bob"), PRODUCE, free_rate),
+    )
+    logins = (("alice", "SHA-256"), ("alice", "SHA-512"), ("carol", "SHA-256"), ("dave", "SHA-512"))
+    topic, last = new_topic(cluster, len(logins) + 1), len(logins)
+    with Watch(cluster, topic, last + 1, Flood.SIZE) as curves, ExitStack() as stack:
+        floods = [
+            stack.enter_context(Flood(sasl.bootstrap, topic, number, login(user, f"SCRAM-{kind}")))
+            for number, (user, kind) in enumerate(logins)
+        ]
+        bob = stack.enter_context(Flood(sasl.bootstrap, topic, last, login("bob", "PLAIN"), count=400))
         wait_for("the first records of each", lambda: all(curve.sizes[-1] for curve in curves))
         start = time.monotonic()
         time.sleep(2 + MEASURED_S)
-    rates = [typical(start + 2, curve) / 1e6 for curve in curves]
-    print(f"\ncarol and dave {[round(rate, 3) for rate in rates]} MB/s")
-    assert rates == pytest.approx([1, 1], rel=0.1)
-    assert carol.errors == dave.errors == []
+    alone = [typical(start + 2, curve) / 1e6 for curve in curves[:last]]
+    together = typical(start + 2, *curves[:2]) / 1e6
+    free = curves[last].sizes[-1] / (curves[last].ended - curves[last].began) / 1e6
+    print(f"\n{[round(rate, 2) for rate in alone]} MB/s, alice together {together:.3f}; bob {free:.1f} MB/s")
+    assert together == pytest.approx(1, rel=0.1)
+    assert min(alone[:2]) > 0.2
+    assert alone[2:] == pytest.approx([1, 1], rel=0.1)
+    assert curves[last].sizes[-1] == 400 * Flood.SIZE
+    assert free > 2
+    assert [each.errors for each in (*floods, bob)] == [[]] * (last + 1)
 
 
 def sign_in(gateway: Gateway, user: str) -> Wire:
