@@ -17,6 +17,7 @@ from gateway.embedded import jars
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.full  # Java goes on without one that it can't use; that one is used: test_cli.py
 def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jars").symlink_to(job.SPARK_JARS)
     monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")

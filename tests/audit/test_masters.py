@@ -73,6 +73,7 @@ def _noise(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "Using incubator modules: jdk.incubator.vector" not in line]
 
 
+@pytest.mark.full  # what the command says and how it reads: test_cli.py
 def test_under_spark_submit_nothing_but_the_result_is_said(tmp_path: Path) -> None:
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(_lines(3)) + "\n")
     done = _submit("local[2]", tmp_path, "--spool", str(tmp_path), "--format", "json", "--by", "reason")

@@ -12,35 +12,35 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import NewTopic
 
-from gateway.demo.sums import TOPIC_CONFIG, ClusterWitness
+from gateway.demo.sums import ClusterWitness
 from gateway.embedded import EmbeddedCluster
 from tests.browser import open_page
+from tests.integration.gateways import create_topic
 
 RECORDS = 20
 
 
-def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_differ() -> None:
-    with EmbeddedCluster(1) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
-        topics = ("plain", "cut", "markers")
-        admin.create_topics([NewTopic(name, 2, 1, topic_configs=TOPIC_CONFIG) for name in topics])
-        admin.create_topics([NewTopic("gzip", 2, 1, topic_configs=TOPIC_CONFIG | {"compression.type": "gzip"})])
-        for topic in ("plain", "cut", "gzip"):
-            produce(cluster, topic)
+@pytest.mark.kafka
+def test_brokers_count_what_was_produced_and_notice_what_would_make_the_sums_differ(kafka: EmbeddedCluster) -> None:
+    plain, cut, markers = (create_topic(kafka, f"demo-{name}", 2) for name in ("plain", "cut", "markers"))
+    gzip = create_topic(kafka, "demo-gzip", 2, compression_type="gzip")
+    for topic in (plain, cut, gzip):
+        produce(kafka, topic)
 
-        assert broken(cluster, "plain") == []
-        with closing(ClusterWitness(cluster.bootstrap_servers, ["plain"])) as brokers:
-            assert brokers.sum_end_offsets() == 2 * RECORDS
-            # Two batches: 61 bytes of header each, and per record 1,000 bytes of value and 9 of its own header; the
-            # 7-bit deltas are one byte for each of 20 records.
-            assert brokers.sum_log_bytes() == 2 * (61 + RECORDS * 1_009)
+    assert broken(kafka, plain) == []
+    with closing(ClusterWitness(kafka.bootstrap_servers, [plain])) as brokers:
+        assert brokers.sum_end_offsets() == 2 * RECORDS
+        # Two batches: 61 bytes of header each, and per record 1,000 bytes of value and 9 of its own header; the 7-bit
+        # deltas are one byte for each of 20 records.
+        assert brokers.sum_log_bytes() == 2 * (61 + RECORDS * 1_009)
 
-        assert broken(cluster, "gzip") == ["topics keep what producers send"]
-        admin.delete_records({TopicPartition("cut", 0): 5})
-        assert broken(cluster, "cut") == ["no log lost its beginning"]
-        produce(cluster, "markers", **{"transactional.id": "t"})
-        assert broken(cluster, "markers") == ["no transactions"]
+    assert broken(kafka, gzip) == ["topics keep what producers send"]
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.delete_records({TopicPartition(cut, 0): 5})
+    assert broken(kafka, cut) == ["no log lost its beginning"]
+    produce(kafka, markers, **{"transactional.id": "demo"})
+    assert broken(kafka, markers) == ["no transactions"]
 
 
 def broken(cluster: EmbeddedCluster, topic: str) -> list[str]:

@@ -86,7 +86,10 @@ MAKES_NEW_BATCHES = {  # where there is room in them
 # librdkafka sends again at once and is held until its client has gone; kafka-python waits as long as it is told.
 GIVES_UP = {
     "librdkafka-gives-up": Case(
-        librdkafka(enable_idempotence=True, message_timeout_ms=GIVE_UP_MS), "pause-40s", 1, "confluent-kafka-python"
+        librdkafka(enable_idempotence=True, max_in_flight=1, message_timeout_ms=GIVE_UP_MS),
+        "pause-40s",
+        1,
+        "confluent-kafka-python",
     ),
     "kafka-python-gives-up": Case(
         kafka_python(enable_idempotence=False, delivery_timeout_ms=GIVE_UP_MS, request_timeout_ms=GIVE_UP_MS - 1_000),

@@ -98,6 +98,8 @@ def _librdkafka(bootstrap: str, load: Load, until: float) -> None:
             "bootstrap.servers": bootstrap,
             "client.id": load.client_id,
             "enable.idempotence": load.idempotent,
+            # An idempotent one with several keeps a core busy for as long as it waits for an answer.
+            "max.in.flight": 1 if load.idempotent else 5,
             "linger.ms": 20,
             "queue.buffering.max.kbytes": MOST_QUEUED // 1000,
             "log_level": 2,

@@ -70,6 +70,7 @@ def main(task: Task) -> None:
         {
             "bootstrap.servers": task.bootstrap,
             "enable.idempotence": True,
+            "max.in.flight": 1,  # with several it keeps a core busy for as long as it waits for an answer
             # Half a batch more than is asked for: what ends the wait is its size, or it would be that of a moment.
             "linger.ms": 1500 * task.request / rate if task.request else 20,
             "batch.size": task.request or 100_000,

@@ -413,10 +413,14 @@ def test_a_cluster_out_of_reach_leaves_what_is_known_and_refuses_changes() -> No
         one.ready().put(PolicyOperation(CLICKS, 5))
         cluster.kill_broker(1)
         with Gateway(cluster.bootstrap_servers, topic, {VIEWS: 1.0}) as late:  # it starts before its cluster
-            for gateway in (one, late):
+
+            def complain(gateway: Gateway) -> None:
                 gateway.until("a complaint", lambda _: "can't be looked up" in gateway.store.problem)
                 with pytest.raises(StoreError, match=f"topic {topic} can't be"):
-                    gateway.put(PolicyOperation(CLICKS, 6))
+                    gateway.put(PolicyOperation(CLICKS, 6))  # it tries for half a minute
+
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(complain, (one, late)))
             assert one.topics == {"clicks": 5}
             assert late.topics == {"views": 1.0}
             assert not late.store.is_loaded

@@ -25,13 +25,13 @@ from gateway.embedded import EmbeddedCluster
 from tests.clients import harness
 from tests.integration.gateways import Gateway, create_topic, log_bytes
 
-SETTLE_S, WINDOW_S = 5.0, 25.0
+SETTLE_S, WINDOW_S = 5.0, 20.0
 LEAST_S = 10.0  # of a window, on a machine that starts JVMs slowly
 SLOW = 0.1  # of a rate may be lost where consumers share the machine with other tests; nothing may be gained
 LOST_S = 2.0  # may be lost of a window where the machine stands still for three: a limit saves one second's worth
 RUN_S = SETTLE_S + WINDOW_S + 10.0  # clients start one after the other, and share as it comes
-BYTES_RATE, MSGS_RATE, BIG_RATE, JOBS_RATE = 2_500_000, 3000, 2_000_000, 500_000
-SIZE, SMALL, BIG = 5000, 400, 1_000_000  # of records
+BYTES_RATE, MSGS_RATE, BIG_RATE, JOBS_RATE = 2_500_000, 1000, 2_000_000, 500_000
+SIZE, SMALL, BIG = 5000, 1200, 1_000_000  # of records
 GROUPS = {
     "by-bytes": {"dispatchRateInBytes": BYTES_RATE},
     "by-messages": {"dispatchRateInMsgs": MSGS_RATE},

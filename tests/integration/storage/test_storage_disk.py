@@ -317,7 +317,7 @@ UNEVEN_TOTAL = 2 * MB
 UNEVEN_HARD = UNEVEN_TOTAL * 16
 UNEVEN_SOFT = UNEVEN_HARD + 16 * MB
 UNEVEN_DISK = UNEVEN_SOFT + 16 * MB
-STEADY = {"per_s": 250, "size": 4_000, "in_flight": 1}  # half of UNEVEN_TOTAL: nobody is limited as long as there is room
+STEADY = {"per_s": 250, "size": 4_000, "in_flight": 1}  # half of UNEVEN_TOTAL: nobody is limited before
 UNEVEN = {
     "thresholds": {"total.bytes.in.per.sec.threshold": UNEVEN_TOTAL},
     "storage": {
