@@ -96,7 +96,7 @@ full: env classes ## tests that `make test` leaves out, since shorter ones hold 
 	@TESTS_FULL=1 $(BIN)/pytest -m full $(ARGS)
 
 clients: env ## tests with real clients, the whole matrix: Java, librdkafka, Python, Go, Node
-	@CLIENTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
+	@CLIENTS_FULL=1 TESTS_FULL=1 $(BIN)/pytest -m clients $(ARGS)
 
 storm: env ## each client library far over limits that delay, alone and in fleets, beside Kafka's own quota: prints a table (an hour)
 	@$(BIN)/python -m tests.clients.limits.storm $(ARGS)

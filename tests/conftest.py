@@ -52,7 +52,6 @@ _SHARING = {
     **dict.fromkeys(
         (
             "integration/cluster/test_describe.py",
-            "integration/cluster/test_embedded.py",
             "integration/cluster/test_listeners.py",
             "integration/storage/test_log_dirs.py",
             "integration/cluster/test_placement.py",

@@ -181,6 +181,7 @@ def appended(direct: str, start_ms: float, end_ms: float) -> Counter[str]:
     return found
 
 
+@pytest.mark.full  # pure: policies/thresholds/test_pacing.py; real: a user of integration/limits/test_client_quotas.py
 def test_two_producers_get_all_of_a_shared_limit_and_each_its_part(runs: Callable[..., dict[str, float]]) -> None:
     shares = runs("shared")
     # A machine that stands still for three seconds costs two of them: a second's worth is saved.

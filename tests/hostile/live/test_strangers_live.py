@@ -335,7 +335,7 @@ async def test_no_broker_is_dialled_for_bytes_that_no_kafka_client_begins_with(
 
 
 def test_strangers_that_try_everything_at_once_take_nothing_from_others() -> None:
-    seen = play(10.0)
+    seen = play(6.0)
     assert seen.waits
     limit = LIMITS["max_buffered_bytes"]
     assert isinstance(limit, int)
@@ -352,7 +352,7 @@ def test_strangers_on_all_ports_end_no_process_and_silence_nobody() -> None:
         with Gateway(upstream, settings | {"internal_topics": "none"}, 1) as gateway:
             with unharmed(gateway, partial(versions, gateway.broker_port(1))):
                 found = everywhere.all_ports(gateway, ports)
-                strangers = embedded.spawn_process(everywhere.command(found, 12.0), stdout=subprocess.DEVNULL)
+                strangers = embedded.spawn_process(everywhere.command(found, 6.0), stdout=subprocess.DEVNULL)
                 strangers.wait()
                 assert embedded.reap_process(strangers) == 0
             assert "Traceback" not in gateway.log()

@@ -1,4 +1,5 @@
-# The embedded Kafka: what comes out of the fetch, and that brokers start, crash, return and end as they are told.
+# The embedded Kafka: what comes out of the fetch, and that brokers start and end as they are told. That they crash and
+# return with what they had is test_resilience.py's.
 
 from __future__ import annotations
 
@@ -184,24 +185,6 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_broker_takes_records_crashes_and_has_them_when_it_returns(kafka: EmbeddedCluster) -> None:
-    create(kafka, "crash", 2)
-    perf = "org.apache.kafka.tools.ProducerPerformance"
-    load = ("--topic", "crash", "--num-records", "500", "--record-size", "100", "--throughput", "-1")
-    assert "500 records sent" in kafka.run_tool(perf, *load, "--bootstrap-server", kafka.bootstrap_servers)
-
-    broker = kafka.broker(1)
-    first_pid, first_port = broker.pid, broker.port
-    kafka.kill_broker(1)
-    assert not alive(first_pid)
-    assert embedded.count_seen_brokers(first_port) == 0
-    kafka.start_broker(1)
-    assert broker.pid != first_pid
-    assert broker.port == first_port
-    assert end_offset(kafka, "crash") == 500
-    assert (broker.log_dir / "crash-0").is_dir()
-
-
 def test_released_features_are_on_as_after_a_real_format(kafka: EmbeddedCluster) -> None:
     said = kafka.run_tool(
         "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", kafka.bootstrap_servers, "describe"
@@ -215,23 +198,6 @@ def test_released_features_are_on_as_after_a_real_format(kafka: EmbeddedCluster)
 def test_a_failing_tool_says_why(kafka: EmbeddedCluster) -> None:
     with pytest.raises(EmbeddedError, match=r"(?s)TopicCommand ended with 1: .*bootstrap-server"):
         kafka.run_tool("org.apache.kafka.tools.TopicCommand", "--list")
-
-
-def test_leaders_move_when_one_of_three_is_killed(kafka3: EmbeddedCluster) -> None:
-    create(kafka3, "moving", 6, 3)
-    # Not the victim's address: librdkafka would log that it can't connect, and say so on standard error.
-    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka3.broker(1).port}", "log_level": 0})
-
-    def leaders() -> set[int]:
-        return {p.leader for p in client.list_topics("moving", timeout=10).topics["moving"].partitions.values()}
-
-    wait_for("leaders", lambda: leaders() == {1, 2, 3})
-    kafka3.kill_broker(3)
-    try:
-        wait_for("new leaders", lambda: leaders() == {1, 2}, 90)
-    finally:
-        kafka3.start_broker(3)
-    wait_for("broker 1 to see it", lambda: embedded.count_seen_brokers(kafka3.broker(1).port) == 3)
 
 
 def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:

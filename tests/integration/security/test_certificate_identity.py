@@ -409,7 +409,7 @@ texts = st.one_of(
 tails = st.sampled_from(["", "", "", ".*", "$", ",.*$"])
 
 
-@settings(many, max_examples=3000)
+@many
 @given(pattern=patterns, tail=tails, replacement=replacements, case=st.sampled_from(["", "L", "U"]), name=texts)
 @example(pattern="(a*)", tail="", replacement="x$1", case="", name="\U0001f600")
 def test_no_rule_maps_a_name_to_another_principal_than_kafkas(

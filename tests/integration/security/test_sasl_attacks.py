@@ -182,6 +182,7 @@ def bearer(*names: str) -> bytes:
 # --- clients ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full  # Java, while a quota holds it: limits/test_client_quotas.py; each way of renewing: the tests below
 def test_clients_authenticate_again_under_load_and_keep_their_principals(brief: Stage) -> None:
     before, accepted = brief.ended(), brief.gateway.metric("connections_accepted_total")
     count = LOAD_S * RATE

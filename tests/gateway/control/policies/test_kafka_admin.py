@@ -324,8 +324,8 @@ async def test_each_of_thousands_of_topics_is_judged_in_one_pass(stage: Stage, m
         return await alter(*args, **more)
 
     monkeypatch.setattr(stage.service, "alter_policies", counted)
-    said = await stage.incremental(*((c.TOPIC, f"t{i}", {TOPIC_KEY: "300"}) for i in range(5000)))
-    assert [row.error_code for row in said.responses] == [0] * 2 + [44] * 4998
+    said = await stage.incremental(*((c.TOPIC, f"t{i}", {TOPIC_KEY: "300"}) for i in range(1000)))
+    assert [row.error_code for row in said.responses] == [0] * 2 + [44] * 998
     assert len(stage.changes) == 2
     assert len(calls) == 2
 
@@ -1093,13 +1093,6 @@ async def test_a_client_that_may_not_describe_quotas_is_not_told_ours_and_a_wron
     assert (said.error_code, said.entries) == (31, None)
     wrong = q.DescribeClientQuotasRequest((component("planet", q.EXACT, "x"),))
     assert await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, wrong) is None
-
-
-async def test_ten_thousand_quotas_in_one_request(stage: Stage) -> None:
-    count = 10_000
-    said = await stage.quotas(*((user(f"user-{i:05}"), {"producer_byte_rate": 5.0}) for i in range(count)))
-    assert [row.error_code for row in said.entries] == [0] * count
-    assert len(stage.changes) == count
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------
