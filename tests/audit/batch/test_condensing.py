@@ -125,19 +125,6 @@ def test_copies_show_in_the_runs(raw: Raw) -> None:
     assert found == {f"{i}" for i, (_, twice) in enumerate(cases) if twice}
 
 
-def test_a_source_with_copies_is_read_as_ever(raw: Raw) -> None:
-    chance = random.Random(9)
-    log = _log(9)
-    lines = raw([*log, *chance.sample(log, 20), changed(GOOD, boot="x"), changed(GOOD, boot="x", end_ms=START + 999)])
-    question, sources = QUESTIONS[0], [job.AuditSource(lines, {"kind": "lines"})]
-    with job.read_sources(sources, job.ignore_progress) as records:
-        plain = _answer(records, question)
-    with job.read_sums(sources, job.ignore_progress, question=question) as records:
-        assert _answer(records, question) == plain
-    assert plain[1]["duplicates"] > 15
-    assert plain[1]["conflicts"] == 1
-
-
 def _condensed(lines: Sequence[str], by: Sequence[str] = (), window_ms: int | None = None) -> list[dict[str, Any]]:
     condenser = condensing.UsageCondenser(by, window_ms, None, None)
     for line in lines:

@@ -334,7 +334,7 @@ def create_at(kafka: EmbeddedCluster, topic: str, brokers: list[int]) -> None:
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[brokers])])[topic].result(120)
 
 
-@pytest.mark.full  # policies/storage/limits/test_storage_min_available.py; with a real disk: all of the next section
+@pytest.mark.full  # policies/storage/limits/test_storage_min_available.py; with a real disk: producers that slow down
 @pytest.mark.seed("DISK.1")
 def test_a_full_disk_of_another_broker_slows_and_pauses_producers_that_write_nothing_there() -> None:
     with ExitStack() as stack:
@@ -396,6 +396,9 @@ AFFECTED = {
 }
 
 
+# Which topics: policies/storage/; which partitions are where, of real brokers: test_log_dirs.py; that nobody else is
+# held and nothing is written in a pause: worlds with the theme `affected`. With more topics and load: `make disk`.
+@pytest.mark.full
 def test_only_topics_of_the_full_broker_pause_and_all_others_keep_their_rate() -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(SmallDisk(UNEVEN_DISK))
