@@ -66,7 +66,7 @@ demo: env ## real producers held to their limits in front of a real Kafka, audit
 	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
 test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
-	@$(MAKE) --no-print-directory -j2 types collected classes
+	@$(MAKE) --no-print-directory -j3 types collected classes
 	@echo 'tests in $(JOBS) processes …' >&2
 	@$(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
 

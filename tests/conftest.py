@@ -39,7 +39,13 @@ _AUDIT, _CLIENTS, _SPARK, _THREE = "audit", "clients", "commands that start Spar
 _STREAMS = "audit: streams"  # goes on with the session of what is named so before the colon, if in the same process
 _SHARING = {
     **dict.fromkeys(
-        ("audit/stream/test_stream.py", "audit/stream/test_stream_kafka.py", "audit/stream/test_upkeep.py"), _STREAMS
+        (
+            "audit/stream/test_stream.py",
+            "audit/stream/test_stream_kafka.py",
+            "audit/stream/test_upkeep.py",
+            "audit/whatif/test_whatif_gateway.py",  # it waits a minute, in the shorter one of the two groups
+        ),
+        _STREAMS,
     ),
     **dict.fromkeys(
         (  # each command is a Java of its own, so these need no session: beside those that do
