@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -184,7 +185,12 @@ def _check_group(item: pytest.Item) -> None:
 
 
 def _group_of(item: pytest.Item) -> str:
-    return _group(item.path.relative_to(_TESTS).as_posix())
+    return _group_at(item.path)
+
+
+@functools.cache
+def _group_at(path: Path) -> str:
+    return _group(path.relative_to(_TESTS).as_posix())
 
 
 def _group(path: str) -> str:
