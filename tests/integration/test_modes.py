@@ -38,7 +38,9 @@ def produce_until(gateway: Gateway, topic: str, seen: Callable[[], bool], **opti
         acknowledged += error is None
         failed.extend(() if error is None else (error,))
 
-    producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, "enable.idempotence": True, **options})
+    # With several in flight, an idempotent one keeps a core busy for as long as it is held.
+    own = {"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, "enable.idempotence": True, "max.in.flight": 1}
+    producer = Producer(own | options)
     sent = 0
     give_up = time.monotonic() + DEADLINE_S
     while not seen():

@@ -196,6 +196,7 @@ def test_traffic_goes_on_while_control_is_dead(own: EmbeddedCluster, topic: str)
             until = time.monotonic() + 2.5  # several intervals
             while time.monotonic() < until or delivered <= 200:  # Wire ends it where nothing is delivered
                 deliver(50)
+                time.sleep(0.1)
             while_dead = delivered
         finally:
             gateway.process.send_signal(signal.SIGCONT)
