@@ -460,6 +460,7 @@ def test_rules_are_told_apart_as_kafka_does(kafka: Kafka, rules: str, name: str)
     name=st.text("aZäßÉΣσςİıŉǅﬁ, \U00010400\n\r\u2028", max_size=8),
     rules=st.sampled_from(["RULE:.*/$0/L", "RULE:(.*)/$1/U", "RULE:[^=]*$/x/, DEFAULT", "RULE:(.*?)$/$1/"]),
 )
+@example(name="Z\U00010400Σ", rules="RULE:.*/$0/L")
 def test_letters_of_any_script_change_case_as_in_java(kafka: Kafka, name: str, rules: str) -> None:
     compare(kafka, rules, name)
 
