@@ -218,26 +218,6 @@ def test_many_records_come_in_steps_which_a_kill_or_a_compaction_between_them_do
     assert _contents(there) == expected
 
 
-@pytest.mark.full  # of one that is missing: the next one; of a kill between steps: the one before
-def test_roll_ups_begin_anew_without_a_table_of_sums_and_a_stream_goes_on_where_they_were_killed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there, lines, expected = _far_behind(spark, tmp_path)
-    update.update_rollups(there)
-    killing = _Killing(monkeypatch)
-    shutil.rmtree(tmp_path / "tables" / "usage_1h")
-    monkeypatch.setattr(update, "STEP_ROWS", 1500)
-    killing.left = 6
-    with pytest.raises(_Killed):
-        update.update_rollups(there)
-    assert _answer(LocalTables(str(tmp_path / "tables")), EVERYTHING) == _answer(
-        LocalRecords([LineSource(lines)]), EVERYTHING
-    )
-    killing.left = 1000
-    update.fill_missing(there)
-    assert _contents(there) == expected
-
-
 @pytest.mark.full
 def test_an_hour_is_read_from_the_table_of_hours_or_from_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
     there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
