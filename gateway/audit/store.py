@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import random
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
@@ -35,7 +36,7 @@ _LOG_RETENTION: Final = "interval 2 days"
 # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
 _RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 # By whose bounds in each file queries leave files out: bounds of all columns take a quarter of the time of writing.
-_BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
+BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
@@ -43,6 +44,14 @@ _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters wors
 _SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
 
 LifeKey = tuple[str, str, int]  # schema.BOOT
+
+
+class TableFile(NamedTuple):
+    """A file of one day's rows, which is to be added to a table."""
+
+    day: int  # after 1970-01-01
+    contents: bytes  # Parquet, without the column `date`
+    stats: str  # as Delta Lake has them
 
 
 class CommitConflict(Exception):
@@ -105,6 +114,14 @@ class HadoopDirectory:
         if not direct and not self._fs.rename(self._hadoop_path(written), self._hadoop_path(name)):
             raise AuditError(f"{self.root}/{name} could not be written")
 
+    def add_file(self, name: str, contents: bytes) -> None:
+        """A new file, where nobody looks at it before it is complete."""
+        stream = self._fs.create(self._hadoop_path(name), False)
+        try:
+            stream.write(contents)
+        finally:
+            stream.close()
+
     def count_files(self, name: str) -> int:
         """The number of files in a directory and below; it has to exist."""
         return int(self._fs.getContentSummary(self._hadoop_path(name)).getFileCount())
@@ -118,6 +135,7 @@ class AuditTables:
         self.spark = spark
         self.root = root
         self._pinned_snapshot = moment
+        self._directories: dict[str, HadoopDirectory] = {}
 
     def pin_snapshot(self) -> AuditTables:
         """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
@@ -194,6 +212,21 @@ class AuditTables:
         with self._lock_writers(), translate_conflicts():
             writer.save(f"{self.root}/{table_log.RECORDS_TABLE}")
 
+    def append_files(self, files: Iterable[TableFile], identifier: str, version: int) -> None:
+        """The same of records that are files already: in the table's columns, of one day each."""
+        table = self._table_directory(table_log.RECORDS_TABLE)
+        jvm: Any = self.spark.sparkContext._jvm
+        actions = jvm.java.util.ArrayList()
+        for action in [_add_file(table, each) for each in files] + [_note_version(identifier, version)]:
+            actions.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(action)))
+        log = jvm.org.apache.spark.sql.delta.DeltaLog
+        with self._lock_writers(), translate_conflicts():
+            transaction = log.forTable(self.spark._jsparkSession, table.root).startTransaction()
+            if transaction.txnVersion(identifier) < version:
+                found = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+                operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+                transaction.commit(found, operation)
+
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
         moment = self._latest_snapshot(table)
@@ -250,6 +283,12 @@ class AuditTables:
     def describe_source(self) -> dict[str, Any]:
         """Its kind, for a report."""
         return table_log.describe_tables(self.root, self.first_kept_day())
+
+    def _table_directory(self, table: str) -> HadoopDirectory:
+        # Kept: Hadoop keeps each that is made.
+        if table not in self._directories:
+            self._directories[table] = HadoopDirectory(self.spark, f"{self.root}/{table}")
+        return self._directories[table]
 
     @contextmanager
     def _lock_writers(self) -> Iterator[None]:
@@ -368,15 +407,29 @@ class TableWriter:
         """
         self._version += 1
         self._commit_records(records.coalesce(1 + rows // _ROWS_PER_FILE))
-        ends = list(ends)
-        self._note_progress(topic_id, ends)
-        self.newest_ms = max((row["newest_ms"] for row in ends), default=self.newest_ms)
+        self._note_batch(topic_id, list(ends))
+
+    def add_files(self, files: Iterable[TableFile], topic_id: str, ends: Iterable[Row]) -> None:
+        """The same of a batch whose records are files already."""
+        self._version += 1
+        with self._one_commit():
+            self.tables.append_files(files, table_log.STREAM, self._version)
+        self._note_batch(topic_id, list(ends))
 
     def _commit_records(self, records: DataFrame) -> None:
-        with suppress(CommitConflict):
+        with self._one_commit():
             self.tables.append_records(records, table_log.STREAM, self._version)
+
+    @contextmanager
+    def _one_commit(self) -> Iterator[None]:
+        with suppress(CommitConflict):
+            yield
         if self.tables.committed_version(table_log.STREAM) != self._version:
             raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
+
+    def _note_batch(self, topic_id: str, ends: list[Row]) -> None:
+        self._note_progress(topic_id, ends)
+        self.newest_ms = max((row["newest_ms"] for row in ends), default=self.newest_ms)
 
     def _note_progress(self, topic_id: str | None, ends: Iterable[Row]) -> None:
         for row in ends:
@@ -400,7 +453,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
         values = {table_log.LAYOUT_PROPERTY: str(table_log.LAYOUT_VERSION)}
         values |= dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)
-        values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in _BOUNDED_COLUMNS)
+        values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in BOUNDED_COLUMNS)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
         tables.run_statement(
             f"CREATE TABLE IF NOT EXISTS {tables.sql_path(table_log.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
@@ -454,6 +507,19 @@ def _check_delta_lake(spark: SparkSession) -> None:
     except Py4JJavaError:
         package = connector.DELTA_LAKE.name_package(spark.version)
         raise AuditError(f"Spark has no Delta Lake: under spark-submit add {package} to --packages") from None
+
+
+def _add_file(table: HadoopDirectory, file: TableFile) -> dict[str, Any]:
+    """Write it, and give the action that adds it."""
+    day = table_log.iso_day(file.day)
+    path = f"date={day}/part-{uuid.uuid4()}.zstd.parquet"
+    table.add_file(path, file.contents)
+    told = {"path": path, "partitionValues": {"date": day}, "size": len(file.contents), "stats": file.stats}
+    return {"add": told | {"modificationTime": now_ms(), "dataChange": True}}
+
+
+def _note_version(identifier: str, version: int) -> dict[str, Any]:
+    return {"txn": {"appId": identifier, "version": version, "lastUpdated": now_ms()}}
 
 
 def _life_key(row: Row) -> LifeKey:

@@ -2,4 +2,5 @@
 #
 #   decoding.py          the one decoder: which lines are usage records, and why not
 #   record_batches.py    records as Arrow
+#   record_files.py      files of the table `records`, made as records are decoded
 #   condensing.py        sums and runs of numbers, made as records are decoded

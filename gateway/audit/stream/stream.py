@@ -12,26 +12,32 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.pandas.types import from_arrow_schema  # which needs no pandas
 
 from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
 from gateway.audit.reconcile import brokers
+from gateway.audit.records import record_files
 from gateway.audit.spark import schema
+from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
-from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
+from gateway.audit.store import AuditTables, HadoopDirectory, TableFile, TableWriter
 from gateway.audit.stream.listener import ProgressListener
 from gateway.audit.stream.metrics import StreamMetrics
-from gateway.audit.tables import layout
+from gateway.audit.tables import layout, table_log
 from policies import usage
 
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
@@ -42,6 +48,12 @@ CATCH_UP_RECORDS: Final = 200_000
 DERIVE_ROWS: Final = STEP_ROWS
 _POLL_S: Final = 0.5
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaMicroBatchStream"
+# Of files of one batch, which pass through this process: those of some millions of rows.
+_MAX_BATCH_BYTES: Final = 2**26
+_SMALL_BYTES: Final = 2**21  # files of one day in one batch that have no more in all become one
+_FILE_FORMAT: Final = record_files.FileFormat(
+    tuple(name for name in layout.RECORDS_SCHEMA.names if name != "date"), store.BOUNDED_COLUMNS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +293,42 @@ def add_batch(
 
     `check` is called when everything has been read, before anything counts.
     """
-    decoded = decode_batch(writer.filter_unread(frame, topic_id), topic_id, keys).persist()
+    unread = writer.filter_unread(frame, topic_id)
+    added = _add_as_files(writer, unread, topic_id, check, keys)
+    return _add_as_rows(writer, unread, topic_id, check, keys) if added is None else added
+
+
+def _add_as_files(
+    writer: TableWriter, unread: DataFrame, topic_id: str, check: Callable[[], None], keys: Sequence[bytes]
+) -> dict[str, int] | None:
+    """The records as the tasks that decode them make files of them; None, and nothing is added: some may be copies, or
+    there are too many to pass through this process.
+    """
+    cores = writer.tables.spark.sparkContext.defaultParallelism
+    encoded = _encode_batch(unread.coalesce(cores), topic_id, keys)
+    found = encoded.withColumn("task", F.spark_partition_id()).collect()
+    ends = [row for row in found if row["entry"] == record_files.END]
+    files = [row for row in found if row["entry"] == record_files.FILE]
+    if not ends:
+        return dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0) if not found else None
+    if len(ends) + len(files) < len(found) or _may_have_copies(ends):
+        return None
+    if writer.find_known_records(row for row in ends if row["first_seq"] is not None) is not None:
+        return None
+    # Of days that are expired nothing is taken.
+    horizon = writer.tables.first_kept_day()
+    files = [row for row in files if table_log.iso_day(row["day"]) >= horizon]
+    check()
+    writer.add_files(_join_small_files(files), topic_id, ends)
+    added = {name: sum(row[name] for row in files) for name in ("usage", "intervals", "malformed")}
+    return {"records": sum(row["records"] for row in ends), "duplicates": 0} | added
+
+
+def _add_as_rows(
+    writer: TableWriter, unread: DataFrame, topic_id: str, check: Callable[[], None], keys: Sequence[bytes]
+) -> dict[str, int]:
+    """The same of any records, at several times the cost."""
+    decoded = decode_batch(unread, topic_id, keys).persist()
     marked: DataFrame | None = None
     try:
         ends = _collect_ends(decoded)
@@ -311,13 +358,7 @@ def add_batch(
 
 def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) -> DataFrame:
     """Records of the Kafka source, decoded, with their origin; the text only of those that are malformed."""
-    origin = F.struct(
-        F.col("topic").alias("origin_topic"),
-        "partition",
-        "offset",
-        F.unix_millis("timestamp").alias("timestamp_ms"),
-    )
-    decoded = transforms.decode_partitions(frame.select("value", origin.alias("origin")), keys)
+    decoded = transforms.decode_partitions(frame.select("value", _origin_column()), keys)
     names = ("origin_topic", *(name for name in layout.ORIGIN_COLUMNS if name != "topic_id"), "timestamp_ms")
     good = F.col("problem").isNull()
     return decoded.select(
@@ -335,6 +376,32 @@ def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) ->
         "value",
         "ascends",
     ).withColumn("date", F.when(good, store.utc_day_column("start_ms")).otherwise(store.utc_day_column("timestamp_ms")))
+
+
+def _origin_column() -> Column:
+    at = F.unix_millis("timestamp").alias("timestamp_ms")
+    return F.struct(F.col("topic").alias("origin_topic"), "partition", "offset", at).alias("origin")
+
+
+def _encode_batch(unread: DataFrame, topic_id: str, keys: Sequence[bytes]) -> DataFrame:
+    """record_files.ENCODED_SCHEMA of records of the Kafka source."""
+    most_bytes = _MAX_BATCH_BYTES // max(1, unread.rdd.getNumPartitions())
+    encode = partial(
+        record_files.encode_partition, topic_id=topic_id, made=_FILE_FORMAT, most_bytes=most_bytes, keys=keys
+    )
+    kinds = from_arrow_schema(record_files.ENCODED_SCHEMA)
+    return map_in_arrow(unread.select("value", _origin_column()), encode, kinds)
+
+
+def _join_small_files(files: Iterable[Row]) -> list[TableFile]:
+    """One file for each day of which there is little."""
+    found: list[TableFile] = []
+    for day, rows in groupby(sorted(files, key=itemgetter("day")), itemgetter("day")):
+        several = [TableFile(day, bytes(row["contents"]), row["stats"]) for row in rows]
+        if len(several) > 1 and sum(len(file.contents) for file in several) <= _SMALL_BYTES:
+            several = [TableFile(day, *record_files.join_files([file.contents for file in several], _FILE_FORMAT))]
+        found += several
+    return found
 
 
 def mark_counted(good: DataFrame, known: DataFrame | None) -> DataFrame:

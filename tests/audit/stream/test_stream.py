@@ -259,7 +259,29 @@ def test_a_record_read_again_by_any_checkpoint_counts_once(
     _check(tables, [*found, *later, *found])
 
 
-@pytest.mark.full  # the control of the test before it
+def test_files_that_tasks_make_are_those_that_spark_writes(
+    spark: SparkSession, batch: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line for seq in range(40) for line in interval(seq, start_ms=START + seq * DAY_MS // 20, disks=DISKS)]
+    lines += chained([line for seq in range(5) for line in interval(seq, boot="chained", version=2)])
+    lines += [lost(5, boot="chained"), LONG_RUBBISH, *interval(0, boot="old", version=1)]
+    given = [*((0, number, line) for number, line in enumerate(lines)), (1, 3, None), (2, 0, "x")]
+    in_order, found = batch(given).repartition(1).sortWithinPartitions("partition", "offset"), []
+    for most_bytes in (stream._MAX_BATCH_BYTES, 0):
+        tables = store.open_tables(spark, str(tmp_path / str(most_bytes)), make=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "_MAX_BATCH_BYTES", most_bytes)
+            patch.setattr(stream, "_add_as_rows" if most_bytes else "_join_small_files", None)  # not called
+            added = stream.add_batch(store.TableWriter(tables), in_order, "id")
+        assert added == {"records": 50, "usage": 46, "intervals": 47, "duplicates": 0, "malformed": 3}
+        records = tables.load_records()
+        rows = records.orderBy("partition", "offset").collect()
+        assert records.where("boot = 'chained' and seq = 4").count() == 1  # files have bounds
+        found.append((rows, records.schema))
+    assert found[0] == found[1]
+
+
+@pytest.mark.full  # a control of test_a_record_read_again_by_any_checkpoint_counts_once
 def test_a_control_that_appends_counts_twice(tables: AuditTables, batch: Batches, found: list[Found]) -> None:
     """The tests above would find such sums in a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
