@@ -16,17 +16,18 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError, explain_error, list_causes
+from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import connector, schema
 from gateway.audit.tables import layout, table_log
 
@@ -44,14 +45,6 @@ _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters wors
 _SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
 
 LifeKey = tuple[str, str, int]  # schema.BOOT
-
-
-class TableFile(NamedTuple):
-    """A file of one day's rows, which is to be added to a table."""
-
-    day: int  # after 1970-01-01
-    contents: bytes  # Parquet, without the column `date`
-    stats: str  # as Delta Lake has them
 
 
 class CommitConflict(Exception):
@@ -213,19 +206,38 @@ class AuditTables:
             writer.save(f"{self.root}/{table_log.RECORDS_TABLE}")
 
     def append_files(self, files: Iterable[TableFile], identifier: str, version: int) -> None:
-        """The same of records that are files already: in the table's columns, of one day each."""
-        table = self._table_directory(table_log.RECORDS_TABLE)
+        """The same of records that are files already."""
+        self._commit_files(table_log.RECORDS_TABLE, files, identifier, version)
+
+    def write_sums(self, table: str, files: Iterable[TableFile], step: int, *, is_replaced: bool) -> None:
+        """The same as write_rollup of one of WINDOW_LENGTHS, whose new rows are files already; with `is_replaced` they
+        take the place of all others.
+        """
+        moment = self._latest_snapshot(table)
+        found = set(moment.schema().fieldNames()) if int(moment.version()) >= 0 else set()
+        if not found >= set(layout.USAGE_SUMS_SCHEMA.names):  # a new table, or one from before a column was added
+            none = self.spark.createDataFrame([], layout.USAGE_SUMS_SCHEMA)
+            with self._lock_writers(), translate_conflicts():
+                self._rollup_writer(table, none, "append").save(f"{self.root}/{table}")
+        self._commit_files(table, files, table_log.ROLLUP, 2 * step, is_replaced)
+
+    def _commit_files(
+        self, table: str, files: Iterable[TableFile], identifier: str, version: int, is_replaced: bool = False
+    ) -> None:
+        directory = self._table_directory(table)
         jvm: Any = self.spark.sparkContext._jvm
+        delta = jvm.org.apache.spark.sql.delta
         actions = jvm.java.util.ArrayList()
-        for action in [_add_file(table, each) for each in files] + [_note_version(identifier, version)]:
-            actions.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(action)))
-        log = jvm.org.apache.spark.sql.delta.DeltaLog
+        for action in [*(_add_file(directory, each) for each in files), _note_version(identifier, version)]:
+            actions.add(delta.actions.Action.fromJson(json.dumps(action)))
         with self._lock_writers(), translate_conflicts():
-            transaction = log.forTable(self.spark._jsparkSession, table.root).startTransaction()
-            if transaction.txnVersion(identifier) < version:
-                found = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
-                operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-                transaction.commit(found, operation)
+            transaction = delta.DeltaLog.forTable(self.spark._jsparkSession, directory.root).startTransaction()
+            if transaction.txnVersion(identifier) >= version:
+                return
+            for file in transaction.snapshot().allFiles().collectAsList() if is_replaced else ():
+                actions.add(file.remove())
+            operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+            transaction.commit(jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation)
 
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
@@ -254,18 +266,21 @@ class AuditTables:
             CommitConflict: another writer was quicker.
         """
         is_rewrite = mode == "rewrite"
-        writer = frame.write.format("delta").mode("overwrite" if is_rewrite else mode).option("mergeSchema", "true")
+        writer = self._rollup_writer(table, frame, "overwrite" if is_rewrite else mode)
         if is_rewrite:
             writer = writer.option("partitionOverwriteMode", "dynamic")
-        if table in WINDOW_LENGTHS:
-            writer = writer.partitionBy("date")
         # Who has read a step may write the next one, whoever it is: of several, the first one does. Odd numbers are
         # rewrites, which come between two steps.
         writer = writer.option("txnAppId", table_log.ROLLUP).option("txnVersion", str(2 * step + is_rewrite))
-        for name in _RETENTION_PROPERTIES:
-            writer = writer.option(name, _LOG_RETENTION)
         with self._lock_writers(), translate_conflicts():
             writer.save(f"{self.root}/{table}")
+
+    @staticmethod
+    def _rollup_writer(table: str, frame: DataFrame, mode: str) -> DataFrameWriter:
+        writer = frame.write.format("delta").mode(mode).option("mergeSchema", "true")
+        for name in _RETENTION_PROPERTIES:
+            writer = writer.option(name, _LOG_RETENTION)
+        return writer.partitionBy("date") if table in WINDOW_LENGTHS else writer
 
     def run_statement(self, statement: str) -> None:
         """Run one of Delta Lake's statements on a table.

@@ -5,22 +5,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gateway.audit.columns import BOOT_COLUMNS
 from gateway.audit.records.record_batches import DECODED_SCHEMA, decode_partition
+from gateway.audit.records.table_files import FileMaker, TableFile, read_files
 from gateway.audit.tables.table_log import DAY_MS
 
 FILE, END, EXCESS = "file", "end", "excess"  # the kinds of encode_partition's rows, by `entry`
 _DAYS: Final = (-719_162, 2_932_896)  # 0001-01-01 to 9999-12-31, after 1970-01-01
+_MAX_JOINED_BYTES: Final = 2**21
 _GROUP_BYTES: Final = 2**25  # of Arrow, that become a row group
-_MAX_TEXT: Final = 100  # characters of a text that may be a bound
 # FILE: of the records of a `day` (after 1970-01-01), all of which count but the malformed ones, the `contents` and
 # Delta Lake's `stats` of it; how many `intervals` (good records) and `malformed` ones it has, and rows of `usage`.
 # END: how far a partition and a life (null: malformed records) reach, the number of its `records` and their `rows`, and
@@ -65,7 +66,7 @@ def encode_partition(
     """ENCODED_SCHEMA of batches with the columns `value` (bytes) and `origin` (origin_topic, partition, offset and
     timestamp_ms): files of `most_bytes` in all, one for each day, and the ends. `keys`: of the records' digests.
     """
-    makers: dict[int, _FileMaker] = {}
+    makers: dict[int, _DayFile] = {}
     ends: list[pa.Table] = []
     for decoded in _gather(decode_partition(batches, keys)):
         records = _complete_columns(decoded, topic_id)
@@ -76,23 +77,28 @@ def encode_partition(
             return
         for day in days:
             of_day = records if len(days) == 1 else records.filter(pc.equal(records["day"], day))
-            makers.setdefault(day, _FileMaker(made)).add_records(of_day)
+            makers.setdefault(day, _DayFile(made)).add_records(of_day)
         if sum(maker.size for maker in makers.values()) > most_bytes:
             yield _encode_rows([{"entry": EXCESS}])
             return
     for day, maker in makers.items():
-        yield _encode_rows([{"entry": FILE, "day": day, **maker.finish()}])
+        yield _encode_rows([{"entry": FILE, **maker.finish(day)}])
     if ends:
         found = _find_ends(pa.concat_tables(ends), [(name, how, name) for name, (_, _, how) in _ENDS.items()])
         yield _encode_rows([{"entry": END, **row} for row in found.to_pylist()])
 
 
-def join_files(files: Sequence[bytes], made: FileFormat) -> tuple[bytes, str]:
-    """The contents and the `stats` of one file with the records of several."""
-    maker = _FileMaker(made)
-    maker.add_records(pa.concat_tables([pq.read_table(pa.BufferReader(each)) for each in files]))
-    whole = maker.finish()
-    return whole["contents"], whole["stats"]
+def join_small_files(files: Sequence[TableFile], made: FileFormat) -> list[TableFile]:
+    """One file for each day of which there is little."""
+    joined: list[TableFile] = []
+    for day, found in groupby(sorted(files, key=attrgetter("day")), attrgetter("day")):
+        several = list(found)
+        if len(several) > 1 and sum(len(file.contents) for file in several) <= _MAX_JOINED_BYTES:
+            maker = FileMaker(*made)
+            maker.add_rows(read_files(several))
+            several = [maker.finish(day)]
+        joined += several
+    return joined
 
 
 def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -142,52 +148,22 @@ def _find_ends(rows: pa.Table, columns: Iterable[tuple[str, str, str]]) -> pa.Ta
     )
 
 
-class _FileMaker:
+class _DayFile:
     def __init__(self, made: FileFormat) -> None:
-        self._made = made
-        self._sink = pa.BufferOutputStream()
-        self._writer: pq.ParquetWriter | None = None
-        self._rows = self._intervals = self._usage = 0
-        self._bounds: dict[str, list[Any]] = {}
-        self._nulls = dict.fromkeys(made.bounded, 0)
+        self._maker = FileMaker(*made)
+        self._records = self._intervals = self._usage = 0
 
     @property
     def size(self) -> int:
-        """In bytes, so far."""
-        return int(self._sink.tell())
+        return self._maker.size
 
     def add_records(self, records: pa.Table) -> None:
-        table = records.select(self._made.columns)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._sink, table.schema, compression="zstd", store_schema=False)
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        self._rows += table.num_rows
-        self._intervals += pc.count(table["counts"]).as_py()
-        self._usage += pc.sum(table["row_count"]).as_py() or 0
-        for name in self._made.bounded:
-            self._nulls[name] += table[name].null_count
-            ends = pc.min_max(table[name]).as_py()
-            self._bounds.setdefault(name, []).extend(each for each in ends.values() if each is not None)
+        self._maker.add_rows(records)
+        self._records += records.num_rows
+        self._intervals += pc.count(records["counts"]).as_py()
+        self._usage += pc.sum(records["row_count"]).as_py() or 0
 
-    def finish(self) -> dict[str, Any]:
-        """`contents`, `stats`, `intervals`, `malformed` and `usage` of ENCODED_SCHEMA."""
-        assert self._writer is not None
-        self._writer.close()
-        told = {name: found for name, found in self._bounds.items() if found and not any(map(_is_long, found))}
-        stats = {
-            "numRecords": self._rows,
-            "minValues": {name: min(found) for name, found in told.items()},
-            "maxValues": {name: max(found) for name, found in told.items()},
-            "nullCount": self._nulls,
-        }
-        return {
-            "contents": self._sink.getvalue().to_pybytes(),
-            "stats": json.dumps(stats),
-            "intervals": self._intervals,
-            "malformed": self._rows - self._intervals,
-            "usage": self._usage,
-        }
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, str) and len(value) > _MAX_TEXT
+    def finish(self, day: int) -> dict[str, Any]:
+        """Of ENCODED_SCHEMA, what FILE has."""
+        found = {"intervals": self._intervals, "malformed": self._records - self._intervals, "usage": self._usage}
+        return found | self._maker.finish(day)._asdict()

@@ -12,11 +12,9 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -31,10 +29,11 @@ from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_r
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
 from gateway.audit.reconcile import brokers
 from gateway.audit.records import record_files
+from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import schema
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
-from gateway.audit.store import AuditTables, HadoopDirectory, TableFile, TableWriter
+from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
 from gateway.audit.stream.listener import ProgressListener
 from gateway.audit.stream.metrics import StreamMetrics
 from gateway.audit.tables import layout, table_log
@@ -50,7 +49,6 @@ _POLL_S: Final = 0.5
 _KAFKA_SOURCE: Final = "org.apache.spark.sql.kafka010.KafkaMicroBatchStream"
 # Of files of one batch, which pass through this process: those of some millions of rows.
 _MAX_BATCH_BYTES: Final = 2**26
-_SMALL_BYTES: Final = 2**21  # files of one day in one batch that have no more in all become one
 _FILE_FORMAT: Final = record_files.FileFormat(
     tuple(name for name in layout.RECORDS_SCHEMA.names if name != "date"), store.BOUNDED_COLUMNS
 )
@@ -319,7 +317,8 @@ def _add_as_files(
     horizon = writer.tables.first_kept_day()
     files = [row for row in files if table_log.iso_day(row["day"]) >= horizon]
     check()
-    writer.add_files(_join_small_files(files), topic_id, ends)
+    contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
+    writer.add_files(record_files.join_small_files(contents, _FILE_FORMAT), topic_id, ends)
     added = {name: sum(row[name] for row in files) for name in ("usage", "intervals", "malformed")}
     return {"records": sum(row["records"] for row in ends), "duplicates": 0} | added
 
@@ -391,17 +390,6 @@ def _encode_batch(unread: DataFrame, topic_id: str, keys: Sequence[bytes]) -> Da
     )
     kinds = from_arrow_schema(record_files.ENCODED_SCHEMA)
     return map_in_arrow(unread.select("value", _origin_column()), encode, kinds)
-
-
-def _join_small_files(files: Iterable[Row]) -> list[TableFile]:
-    """One file for each day of which there is little."""
-    found: list[TableFile] = []
-    for day, rows in groupby(sorted(files, key=itemgetter("day")), itemgetter("day")):
-        several = [TableFile(day, bytes(row["contents"]), row["stats"]) for row in rows]
-        if len(several) > 1 and sum(len(file.contents) for file in several) <= _SMALL_BYTES:
-            several = [TableFile(day, *record_files.join_files([file.contents for file in several], _FILE_FORMAT))]
-        found += several
-    return found
 
 
 def mark_counted(good: DataFrame, known: DataFrame | None) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.pandas.types import from_arrow_schema  # which needs no pandas
 from pyspark.sql.types import StructType
 
 from gateway.audit import store
@@ -31,7 +32,8 @@ from gateway.audit.batch.rollups.progress import (
 )
 from gateway.audit.batch.rollups.steps import OffsetSpan, cut_steps
 from gateway.audit.columns import WINDOW_LENGTHS
-from gateway.audit.records import condensing
+from gateway.audit.records import condensing, usage_sums
+from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import schema
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.store import AuditTables, CommitConflict
@@ -227,27 +229,24 @@ def _advance_sums(now: AuditTables, progress: RollupProgress, tell: Callable[[st
 
 def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int, tables: Iterable[str]) -> None:
     """Add the records between two steps to tables that have all before them."""
-    is_small = _is_small(until, after)
     records = load_records_between(now, after, until).where(F.col("counts"))
-    rows = transforms.explode_rows(records.coalesce(1) if is_small else records)
-    minutes = transforms.condense_rows(rows, min(WINDOW_LENGTHS.values()), *_GROUP_COLUMNS).persist()
-    try:
-        for table in tables:
-            mode = "overwrite" if after.is_empty else "append"
-            now.write_rollup(table, _table_rows(minutes, table, is_small), step, mode=mode)
-    finally:
-        minutes.unpersist()
+    cluster = F.coalesce(usage.CLUSTER, F.lit("")).alias(usage.CLUSTER)
+    chosen = records.select("gateway", "worker", cluster, "start_ms", "rows")
+    tasks = 1 if _is_small(until, after) else now.spark.sparkContext.defaultParallelism
+    kinds = from_arrow_schema(usage_sums.SUM_FILES_SCHEMA)
+    found = map_in_arrow(chosen.coalesce(tasks), usage_sums.sum_partition, kinds).collect()
+    for table in tables:
+        files = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in found if row["table"] == table]
+        now.write_sums(table, usage_sums.join_sums(files), step, is_replaced=after.is_empty)
 
 
-def _table_rows(rows: DataFrame, table: str, is_single: bool = False) -> DataFrame:
-    """layout.USAGE_SUMS_SCHEMA of rows as transforms.explode_rows gives them, or such with sums; `is_single`: they are
-    in one partition.
-    """
+def _table_rows(rows: DataFrame, table: str) -> DataFrame:
+    """layout.USAGE_SUMS_SCHEMA of several such rows for a window and group, with `start_ms`."""
     summed = transforms.condense_rows(rows, WINDOW_LENGTHS[table], *_GROUP_COLUMNS)
     day: Column = store.utc_day_column("start_ms").alias("date")
     named = summed.withColumn("date", day).withColumnRenamed("start_ms", schema.WINDOW_COLUMN)
     # A file for each day, in the order of time: whoever asks for an hour reads little of it.
-    files = (named if is_single else named.repartition("date")).sortWithinPartitions("date", schema.WINDOW_COLUMN)
+    files = named.repartition("date").sortWithinPartitions("date", schema.WINDOW_COLUMN)
     return files.select(*layout.USAGE_SUMS_SCHEMA.names)
 
 
