@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.audit.columns import IDENTITY_COLUMNS, NUMBER_FIELDS
+from gateway.audit.columns import BOOT_COLUMNS, NUMBER_FIELDS
 from gateway.audit.records import decoding
 from gateway.audit.records.decoding import MalformedRecord, RecordRow, UsageRecord
 from policies import usage
@@ -67,21 +67,27 @@ def decode_batches(
     """The same in batches that end with the record in which `max_rows` rows of usage are reached; at least one. `keys`:
     of their digests.
     """
+    return (maker.make_batch() for maker in _fill_makers(values, max_rows, keys))
+
+
+def _fill_makers(values: Values, max_rows: int | None, keys: Sequence[bytes]) -> Iterator[_BatchMaker]:
     maker, is_first = _BatchMaker(keys), True
     for value in values:
         maker.add_value(value)
         if max_rows is not None and len(maker.rows) >= max_rows:
-            yield maker.make_batch()
+            yield maker
             maker, is_first = _BatchMaker(keys), False
     if maker.columns.headers or is_first:
-        yield maker.make_batch()
+        yield maker
 
 
 def decode_columns(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
     """The same of batches with the columns `value` (text or bytes) and `origin` (anything, which stays beside it)."""
     for batch in batches:
-        for begin, decoded in _decode_in_pieces(batch.column("value").cast(pa.binary()), keys):
+        begin = 0
+        for decoded in decode_batches(batch.column("value").cast(pa.binary()).to_pylist(), keys=keys):
             yield decoded.append_column("origin", batch.column("origin").slice(begin, decoded.num_rows))
+            begin += decoded.num_rows
 
 
 def decode_partition(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = ()) -> Iterator[pa.RecordBatch]:
@@ -91,36 +97,33 @@ def decode_partition(batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] = 
     numbers: dict[tuple[Any, ...], tuple[int, int]] = {}
     for batch in batches:
         values, origins = batch.column("value").cast(pa.binary()), batch.column("origin")
-        for begin, decoded in _decode_in_pieces(values, keys):
+        begin = 0
+        for maker in _fill_makers(values.to_pylist(), BATCH_ROWS, keys):
+            decoded = maker.make_batch()
             size = decoded.num_rows
             found = decoded.append_column("origin", origins.slice(begin, size))
             bad = pc.is_valid(decoded.column("problem"))
             kept = pc.if_else(bad, values.slice(begin, size), pa.scalar(None, pa.binary()))
-            ascends = pa.array(_find_ascending(decoded, numbers), pa.bool_())
+            ascends = pa.array(_find_ascending(maker.columns.headers, numbers), pa.bool_())
             yield found.append_column("value", kept).append_column("ascends", ascends)
+            begin += size
 
 
-def _find_ascending(decoded: pa.RecordBatch, numbers: dict[tuple[Any, ...], tuple[int, int]]) -> list[bool | None]:
+def _find_ascending(
+    headers: Iterable[tuple[Any, ...]], numbers: dict[tuple[Any, ...], tuple[int, int]]
+) -> list[bool | None]:
     """`numbers`: the highest seq and part of each life and kind so far; it is brought up to date."""
     found: list[bool | None] = []
-    for *life, seq, part in zip(*(decoded.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True):
-        if seq is None:
+    for header in headers:
+        if header is _NO_HEADER:
             found.append(None)
             continue
-        key, number = tuple(life), (seq, part)
+        key, number = _header_life(header), _header_number(header)
         is_higher = number > numbers.get(key, _NO_NUMBER)
         if is_higher:
             numbers[key] = number
         found.append(is_higher)
     return found
-
-
-def _decode_in_pieces(values: pa.Array, keys: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches, each with the number of its first value."""
-    begin = 0
-    for decoded in decode_batches(values.to_pylist(), keys=keys):
-        yield begin, decoded
-        begin += decoded.num_rows
 
 
 class HeaderColumns:
@@ -208,6 +211,8 @@ class _BatchMaker:
 
 
 _header_values = attrgetter(*NUMBER_FIELDS)
+_header_life = itemgetter(*map([*NUMBER_FIELDS].index, (*BOOT_COLUMNS, "kind")))
+_header_number = itemgetter(*map([*NUMBER_FIELDS].index, ("seq", "part")))
 _NO_HEADER: Final = (None,) * len(NUMBER_FIELDS)
 
 

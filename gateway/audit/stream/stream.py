@@ -42,7 +42,7 @@ from policies import usage
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
-CATCH_UP_RECORDS: Final = 200_000
+CATCH_UP_RECORDS: Final = 500_000
 # Rows of usage after which the roll-ups follow, however soon: a question reads as many rows itself at most.
 DERIVE_ROWS: Final = STEP_ROWS
 _POLL_S: Final = 0.5
@@ -233,6 +233,7 @@ class _BatchSink:
         spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
         reader = (
             spark.readStream.format("kafka")
+            .options(**job.READER_OPTIONS)
             .options(**{f"kafka.{name}": value for name, value in self._properties.items()})
             .option("subscribe", self._plan.topic)
             .option("startingOffsets", "earliest")
@@ -302,8 +303,7 @@ def _add_as_files(
     """The records as the tasks that decode them make files of them; None, and nothing is added: some may be copies, or
     there are too many to pass through this process.
     """
-    cores = writer.tables.spark.sparkContext.defaultParallelism
-    encoded = _encode_batch(unread.coalesce(cores), topic_id, keys)
+    encoded = _encode_batch(unread, topic_id, keys)
     found = encoded.withColumn("task", F.spark_partition_id()).collect()
     ends = [row for row in found if row["entry"] == record_files.END]
     files = [row for row in found if row["entry"] == record_files.FILE]

@@ -232,9 +232,9 @@ def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int,
     records = load_records_between(now, after, until).where(F.col("counts"))
     cluster = F.coalesce(usage.CLUSTER, F.lit("")).alias(usage.CLUSTER)
     chosen = records.select("gateway", "worker", cluster, "start_ms", "rows")
-    tasks = 1 if _is_small(until, after) else now.spark.sparkContext.defaultParallelism
+    chosen = chosen.coalesce(1) if _is_small(until, after) else chosen
     kinds = from_arrow_schema(usage_sums.SUM_FILES_SCHEMA)
-    found = map_in_arrow(chosen.coalesce(tasks), usage_sums.sum_partition, kinds).collect()
+    found = map_in_arrow(chosen, usage_sums.sum_partition, kinds).collect()
     for table in tables:
         files = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in found if row["table"] == table]
         now.write_sums(table, usage_sums.join_sums(files), step, is_replaced=after.is_empty)
