@@ -13,7 +13,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ _RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFile
 BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _ROWS_PER_FILE: Final = 2_000_000
+_MADE_SUFFIX: Final = ".made.zstd.parquet"  # of files that no engine but ours has written
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
 # Object stores have no rename that is one step, but a file appears there only when it is complete.
 _SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
@@ -334,20 +335,54 @@ class AuditTables:
         log = jvm.org.apache.spark.sql.delta.DeltaLog
         return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
 
+    def list_made_files(self, since: int) -> list[dict[str, Any]] | None:
+        """The files of kept days that are there now and were not in version `since`: `path`, and `stats` as FileMaker
+        gives them. None: not all are files that tasks made whole (append_files), or they are too many.
+        """
+        snapshot: Any = self._pinned_snapshot
+        files = self._find_added(since)
+        if files is None:
+            if int(snapshot.numOfFiles()) > table_log.MAX_COMMITS_LISTED:
+                return None
+            files = snapshot.allFiles().collectAsList()
+        found = [(str(file.path()), str(file.stats()), file.deletionVector() is None) for file in files]
+        if not all(path.endswith(_MADE_SUFFIX) and is_whole for path, _, is_whole in found):
+            return None
+        horizon = self.first_kept_day()
+        kept = [(path, stats) for path, stats, _ in found if path.removeprefix("date=")[: len(horizon)] >= horizon]
+        return [{"path": path, "stats": json.loads(stats)} for path, stats in kept]
+
+    def load_contents(self, paths: Sequence[str]) -> DataFrame | None:
+        """A row with the `content` of each of these files of `records`; None: their place can't be said to Spark."""
+        root = f"{self.root}/{table_log.RECORDS_TABLE}"
+        if set(root) & set("*?[]{}\\"):
+            return None
+        if not paths:
+            return self.spark.createDataFrame([], "content binary")
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # and no partitions
+        return reader.load([f"{root}/{path}" for path in paths]).select("content")
+
     def _load_added(self, since: int) -> DataFrame:
         """The files of `records` that are there now and were not in version `since`; all, where that isn't known."""
+        snapshot: Any = self._pinned_snapshot
+        files = self._find_added(since)
+        if files is None:
+            return self._load_table(table_log.RECORDS_TABLE, int(snapshot.version()))
+        jvm: Any = self.spark.sparkContext._jvm
+        chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+        frame = snapshot.deltaLog().createDataFrame(snapshot, chosen, False, jvm.scala.Option.empty())
+        return DataFrame(frame, self.spark)
+
+    def _find_added(self, since: int) -> Any:
+        """Delta Lake's list of the same files; None: that isn't known."""
         snapshot: Any = self._pinned_snapshot
         version = int(snapshot.version())
         is_listed = since >= 0 and version - since <= table_log.MAX_COMMITS_LISTED
         paths = self._list_added(since, version) if is_listed else None
         if paths is None:
-            return self._load_table(table_log.RECORDS_TABLE, version)
-        jvm: Any = self.spark.sparkContext._jvm
+            return None
         listed = ", ".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
-        files = snapshot.allFiles().where(f"path in ({listed})" if paths else "false").collectAsList()
-        chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
-        frame = snapshot.deltaLog().createDataFrame(snapshot, chosen, False, jvm.scala.Option.empty())
-        return DataFrame(frame, self.spark)
+        return snapshot.allFiles().where(f"path in ({listed})" if paths else "false").collectAsList()
 
     def _list_added(self, since: int, version: int) -> list[str] | None:
         """The files that the commits after `since` added; None: the log has let go of one of these commits."""
@@ -527,7 +562,7 @@ def _check_delta_lake(spark: SparkSession) -> None:
 def _add_file(table: HadoopDirectory, file: TableFile) -> dict[str, Any]:
     """Write it, and give the action that adds it."""
     day = table_log.iso_day(file.day)
-    path = f"date={day}/part-{uuid.uuid4()}.zstd.parquet"
+    path = f"date={day}/part-{uuid.uuid4()}{_MADE_SUFFIX}"
     table.add_file(path, file.contents)
     told = {"path": path, "partitionValues": {"date": day}, "size": len(file.contents), "stats": file.stats}
     return {"add": told | {"modificationTime": now_ms(), "dataChange": True}}

@@ -12,11 +12,12 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from gateway.audit.columns import RECORD_DIMENSIONS, WINDOW_COLUMN, WINDOW_LENGTHS
 from gateway.audit.records.record_batches import ROW_TYPE
 from gateway.audit.records.table_files import FileMaker, TableFile, read_files
-from gateway.audit.tables.table_log import DAY_MS
+from gateway.audit.tables.table_log import DAY_MS, Offsets
 from policies import usage
 
 SUM_FILES_SCHEMA: Final = pa.schema(
@@ -26,6 +27,7 @@ _SUMS: Final = (*usage.MEASURES, "delay_ms", "repeats")
 SUM_COLUMNS: Final = (WINDOW_COLUMN, *usage.DIMENSIONS, *_SUMS)
 _MAX_ROWS: Final = 2**17  # before they are summed up
 _MAX_GROUPS: Final = 2**18  # before they are handed on: some hundred megabytes
+_BATCH_RECORDS: Final = 10_000
 _MAX_JOINED_BYTES: Final = 2**22
 
 
@@ -43,6 +45,35 @@ def sum_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             yield from _make_files(minutes)
             minutes = []
     yield from _make_files(minutes)
+
+
+def sum_files(batches: Iterable[pa.RecordBatch], after: Offsets, until: Offsets) -> Iterator[pa.RecordBatch]:
+    """The same of batches with the column `content`: files of record_files.py, of which the records behind the offsets
+    `after` are taken, up to those of `until`.
+    """
+    return sum_partition(_read_records(batches, after, until))
+
+
+def _read_records(batches: Iterable[pa.RecordBatch], after: Offsets, until: Offsets) -> Iterator[pa.RecordBatch]:
+    names = ["gateway", "worker", usage.CLUSTER, "start_ms", "rows", "counts", "topic_id", "partition", "offset"]
+    for batch in batches:
+        for content in batch.column("content"):
+            file = pq.ParquetFile(pa.BufferReader(content.as_buffer()))
+            for records in file.iter_batches(_BATCH_RECORDS, columns=names):
+                is_new = pc.and_(_is_within(records, until), pc.invert(_is_within(records, after)))
+                chosen = records.filter(pc.and_(is_new, pc.fill_null(records.column("counts"), False)))
+                at = chosen.schema.get_field_index(usage.CLUSTER)
+                yield chosen.set_column(at, usage.CLUSTER, pc.fill_null(chosen.column(at), ""))
+
+
+def _is_within(records: pa.RecordBatch, offsets: Offsets) -> pa.Array:
+    found = pa.repeat(False, records.num_rows)
+    for (topic_id, partition), last in offsets.items():
+        there = pc.and_(
+            pc.equal(records.column("topic_id"), topic_id), pc.equal(records.column("partition"), partition)
+        )
+        found = pc.or_(found, pc.and_(there, pc.less_equal(records.column("offset"), last)))
+    return found
 
 
 def join_sums(files: Sequence[TableFile]) -> list[TableFile]:

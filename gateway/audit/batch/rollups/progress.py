@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
@@ -106,6 +106,27 @@ def load_records_between(tables: AuditTables, after: RollupStep, until: RollupSt
         return found
     start = F.col("start_ms")  # null: malformed
     return found.where(start.isNull() | start.between(*until.times))
+
+
+def load_contents_between(tables: AuditTables, after: RollupStep, until: RollupStep) -> DataFrame | None:
+    """The files in which all records between two steps are, and perhaps others, whole (`content`); None: they are to be
+    read as a table.
+    """
+    files = tables.list_made_files(after.records_version)
+    if files is None:
+        return None
+    return tables.load_contents([file["path"] for file in files if _may_be_between(file["stats"], after, until)])
+
+
+def _may_be_between(stats: Mapping[str, Any], after: RollupStep, until: RollupStep) -> bool:
+    lowest, highest = stats["minValues"], stats["maxValues"]
+    if lowest.get("topic_id") is None or lowest["topic_id"] != highest["topic_id"]:
+        return True
+    partitions = [(lowest["topic_id"], number) for number in range(lowest["partition"], highest["partition"] + 1)]
+    return any(
+        lowest["offset"] <= until.offsets.get(at, -1) and highest["offset"] > after.offsets.get(at, -1)
+        for at in partitions
+    )
 
 
 def load_ends(tables: AuditTables) -> DataFrame:

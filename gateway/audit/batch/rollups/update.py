@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
@@ -25,6 +26,7 @@ from gateway.audit.batch.rollups.progress import (
     NOTHING,
     RollupProgress,
     is_beyond,
+    load_contents_between,
     load_later_records,
     load_progress,
     load_records_between,
@@ -40,6 +42,9 @@ from gateway.audit.store import AuditTables, CommitConflict
 from gateway.audit.tables import layout, table_log
 from gateway.audit.tables.table_log import RollupStep
 from policies import usage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Rows of usage that one step sums up: what a kill may lose. A Java of 1 GB sums up 16 million at once, but not beside a
 # catch-up, which it did not survive with 15 million.
@@ -229,12 +234,16 @@ def _advance_sums(now: AuditTables, progress: RollupProgress, tell: Callable[[st
 
 def _add_sums(now: AuditTables, after: RollupStep, until: RollupStep, step: int, tables: Iterable[str]) -> None:
     """Add the records between two steps to tables that have all before them."""
-    records = load_records_between(now, after, until).where(F.col("counts"))
-    cluster = F.coalesce(usage.CLUSTER, F.lit("")).alias(usage.CLUSTER)
-    chosen = records.select("gateway", "worker", cluster, "start_ms", "rows")
+    contents = load_contents_between(now, after, until)
+    make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    if contents is not None:
+        chosen, make = contents, partial(usage_sums.sum_files, after=after.offsets, until=until.offsets)
+    else:
+        records = load_records_between(now, after, until).where(F.col("counts"))
+        cluster = F.coalesce(usage.CLUSTER, F.lit("")).alias(usage.CLUSTER)
+        chosen, make = records.select("gateway", "worker", cluster, "start_ms", "rows"), usage_sums.sum_partition
     chosen = chosen.coalesce(1) if _is_small(until, after) else chosen
-    kinds = from_arrow_schema(usage_sums.SUM_FILES_SCHEMA)
-    found = map_in_arrow(chosen, usage_sums.sum_partition, kinds).collect()
+    found = map_in_arrow(chosen, make, from_arrow_schema(usage_sums.SUM_FILES_SCHEMA)).collect()
     for table in tables:
         files = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in found if row["table"] == table]
         now.write_sums(table, usage_sums.join_sums(files), step, is_replaced=after.is_empty)
