@@ -133,7 +133,9 @@ class AuditTables:
 
     def pin_snapshot(self) -> AuditTables:
         """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
-        return AuditTables(self.spark, self.root, self._latest_snapshot(table_log.RECORDS_TABLE))
+        pinned = AuditTables(self.spark, self.root, self._latest_snapshot(table_log.RECORDS_TABLE))
+        pinned._directories = self._directories
+        return pinned
 
     @property
     def table_id(self) -> str:
@@ -417,7 +419,10 @@ class TableWriter:
         # more. The random part decides between two that begin at the same moment.
         began = (tables.committed_version(table_log.STREAM) // _VERSION_STRIDE + 1) * _VERSION_STRIDE
         self._version = began + random.randrange(_VERSION_STRIDE // 2)  # noqa: S311 - no secret
-        self._commit_records(tables.spark.createDataFrame([], layout.RECORDS_SCHEMA))
+        with self._one_commit():
+            tables.append_records(
+                tables.spark.createDataFrame([], layout.RECORDS_SCHEMA), table_log.STREAM, self._version
+            )
         self._last_offsets: dict[tuple[str | None, int], int] = {}  # the highest one read, by topic id and partition
         self._last_numbers: dict[LifeKey, int] = {}  # the highest one that counts
         self.newest_ms: int | None = None  # Kafka's time of the newest record of the last batch that had any
@@ -456,7 +461,8 @@ class TableWriter:
             AuditError: another stream has taken over.
         """
         self._version += 1
-        self._commit_records(records.coalesce(1 + rows // _ROWS_PER_FILE))
+        with self._one_commit():
+            self.tables.append_records(records.coalesce(1 + rows // _ROWS_PER_FILE), table_log.STREAM, self._version)
         self._note_batch(topic_id, list(ends))
 
     def add_files(self, files: Iterable[TableFile], topic_id: str, ends: Iterable[Row]) -> None:
@@ -465,10 +471,6 @@ class TableWriter:
         with self._one_commit():
             self.tables.append_files(files, table_log.STREAM, self._version)
         self._note_batch(topic_id, list(ends))
-
-    def _commit_records(self, records: DataFrame) -> None:
-        with self._one_commit():
-            self.tables.append_records(records, table_log.STREAM, self._version)
 
     @contextmanager
     def _one_commit(self) -> Iterator[None]:
