@@ -18,15 +18,15 @@ from gateway.audit.records.record_batches import DECODED_SCHEMA, decode_partitio
 from gateway.audit.records.table_files import FileMaker, TableFile, read_files
 from gateway.audit.tables.table_log import DAY_MS
 
-FILE, END, EXCESS = "file", "end", "excess"  # the kinds of encode_partition's rows, by `entry`
+FILE, END, MORE, ODD = "file", "end", "more", "odd"  # the kinds of encode_partition's rows, by `entry`
 _DAYS: Final = (-719_162, 2_932_896)  # 0001-01-01 to 9999-12-31, after 1970-01-01
 _MAX_JOINED_BYTES: Final = 2**21
 _GROUP_BYTES: Final = 2**25  # of Arrow, that become a row group
 # FILE: of the records of a `day` (after 1970-01-01), all of which count but the malformed ones, the `contents` and
 # Delta Lake's `stats` of it; how many `intervals` (good records) and `malformed` ones it has, and rows of `usage`.
 # END: how far a partition and a life (null: malformed records) reach, the number of its `records` and their `rows`, and
-# whether their numbers ascend (record_batches.decode_partition). EXCESS: there is more than may be handed on, and
-# nothing else here is of use.
+# whether their numbers ascend (record_batches.decode_partition). MORE: all of this is the beginning of a partition, the
+# rest of which was not read. ODD: these records can't be files, and nothing else here is of use.
 ENCODED_SCHEMA: Final = pa.schema(
     [
         ("entry", pa.string()),
@@ -64,23 +64,28 @@ def encode_partition(
     batches: Iterable[pa.RecordBatch], topic_id: str, made: FileFormat, most_bytes: int, keys: Sequence[bytes] = ()
 ) -> Iterator[pa.RecordBatch]:
     """ENCODED_SCHEMA of batches with the columns `value` (bytes) and `origin` (origin_topic, partition, offset and
-    timestamp_ms): files of `most_bytes` in all, one for each day, and the ends. `keys`: of the records' digests.
+    timestamp_ms): files of some `most_bytes` in all, one for each day, and the ends. `keys`: of the records' digests.
     """
     makers: dict[int, _DayFile] = {}
     ends: list[pa.Table] = []
-    for decoded in _gather(decode_partition(batches, keys)):
+    offsets = _OffsetOrder()
+    has_more = False
+    for decoded in _gather(decode_partition(batches, keys), min(_GROUP_BYTES, most_bytes)):
+        has_more = sum(maker.size for maker in makers.values()) > most_bytes
+        if has_more:
+            break
         records = _complete_columns(decoded, topic_id)
+        offsets.note_records(records)
         ends.append(_find_ends(records, [(source, how, name) for name, (source, how, _) in _ENDS.items()]))
         days = pc.unique(records["day"]).to_pylist()
         if min(days) < _DAYS[0] or max(days) > _DAYS[1]:  # of Kafka's time: no record says so
-            yield _encode_rows([{"entry": EXCESS}])
+            yield _encode_rows([{"entry": ODD}])
             return
         for day in days:
             of_day = records if len(days) == 1 else records.filter(pc.equal(records["day"], day))
             makers.setdefault(day, _DayFile(made)).add_records(of_day)
-        if sum(maker.size for maker in makers.values()) > most_bytes:
-            yield _encode_rows([{"entry": EXCESS}])
-            return
+    if has_more:
+        yield _encode_rows([{"entry": MORE if offsets.is_kept else ODD}])
     for day, maker in makers.items():
         yield _encode_rows([{"entry": FILE, **maker.finish(day)}])
     if ends:
@@ -101,13 +106,30 @@ def join_small_files(files: Sequence[TableFile], made: FileFormat) -> list[Table
     return joined
 
 
-def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+class _OffsetOrder:
+    """Whether all records are of one partition, and in the order of their offsets."""
+
+    def __init__(self) -> None:
+        self.is_kept = True
+        self._last: tuple[int, int] | None = None
+
+    def note_records(self, records: pa.Table) -> None:
+        partitions, offsets = records["partition"].combine_chunks(), records["offset"].combine_chunks()
+        ascend = pc.all(pc.less(offsets[:-1], offsets[1:])).as_py() is not False
+        is_one = pc.min_max(partitions)["min"].equals(pc.min_max(partitions)["max"])
+        first, last = ((partitions[at].as_py(), offsets[at].as_py()) for at in (0, -1))
+        follows = self._last is None or (self._last[0] == first[0] and self._last[1] < first[1])
+        self.is_kept = self.is_kept and ascend and is_one and follows
+        self._last = last
+
+
+def _gather(batches: Iterable[pa.RecordBatch], group_bytes: int) -> Iterator[pa.Table]:
     found: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         found.append(batch)
         size += batch.nbytes
-        if size >= _GROUP_BYTES:
+        if size >= group_bytes:
             yield pa.Table.from_batches(found)
             found, size = [], 0
     if sum(batch.num_rows for batch in found):

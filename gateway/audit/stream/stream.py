@@ -12,6 +12,7 @@ import logging
 import signal
 import time
 import uuid
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -292,25 +293,30 @@ def add_batch(
 
     `check` is called when everything has been read, before anything counts.
     """
-    unread = writer.filter_unread(frame, topic_id)
-    added = _add_as_files(writer, unread, topic_id, check, keys)
-    return _add_as_rows(writer, unread, topic_id, check, keys) if added is None else added
+    added, has_more = Counter(dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)), True
+    while has_more:
+        unread = writer.filter_unread(frame, topic_id)
+        part = _add_as_files(writer, unread, topic_id, check, keys)
+        has_more = part is not None and part.pop("more") > 0
+        added.update(_add_as_rows(writer, unread, topic_id, check, keys) if part is None else part)
+    return dict(added)
 
 
 def _add_as_files(
     writer: TableWriter, unread: DataFrame, topic_id: str, check: Callable[[], None], keys: Sequence[bytes]
 ) -> dict[str, int] | None:
-    """The records as the tasks that decode them make files of them; None, and nothing is added: some may be copies, or
-    there are too many to pass through this process.
+    """The records as the tasks that decode them make files of them: all, or those with the first offsets, if `more` is
+    above 0, as the files pass through this process. None, and nothing is added: some may be copies.
     """
     encoded = _encode_batch(unread, topic_id, keys)
-    found = encoded.withColumn("task", F.spark_partition_id()).collect()
-    ends = [row for row in found if row["entry"] == record_files.END]
-    files = [row for row in found if row["entry"] == record_files.FILE]
-    if not ends:
-        return dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0) if not found else None
-    if len(ends) + len(files) < len(found) or _may_have_copies(ends):
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in encoded.withColumn("task", F.spark_partition_id()).collect():
+        found[row["entry"]].append(row)
+    files, ends, more = found[record_files.FILE], found[record_files.END], found[record_files.MORE]
+    if found[record_files.ODD] or _may_have_copies(ends) or (more and _has_shared_partitions(ends)):
         return None
+    if not ends:
+        return {"more": 0}
     if writer.find_known_records(row for row in ends if row["first_seq"] is not None) is not None:
         return None
     # Of days that are expired nothing is taken.
@@ -320,7 +326,7 @@ def _add_as_files(
     contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
     writer.add_files(record_files.join_small_files(contents, _FILE_FORMAT), topic_id, ends)
     added = {name: sum(row[name] for row in files) for name in ("usage", "intervals", "malformed")}
-    return {"records": sum(row["records"] for row in ends), "duplicates": 0} | added
+    return {"records": sum(row["records"] for row in ends), "more": len(more)} | added
 
 
 def _add_as_rows(
@@ -447,6 +453,11 @@ def _may_have_copies(ends: list[Row]) -> bool:
     found = [row for row in ends if row["first_seq"] is not None]
     lives = {tuple(row[name] for name in schema.BOOT_COLUMNS) for row in found}
     return len(lives) < len(found) or not all(row["ascends"] for row in found)
+
+
+def _has_shared_partitions(ends: list[Row]) -> bool:
+    tasks = {(row["task"], row["partition"]) for row in ends}
+    return len({partition for _, partition in tasks}) < len(tasks)
 
 
 def _count_ends(ends: list[Row]) -> dict[str, int]:

@@ -35,10 +35,13 @@ def _rows(seq: int) -> list[Row]:
     ]
 
 
-def _read(lines: Iterable[str], most_bytes: int = 2**20) -> list[dict[str, Any]]:
-    """The rows of one task that has read these lines from two partitions in turns."""
+def _read(lines: Iterable[str], most_bytes: int = 2**20, partitions: int = 2) -> list[dict[str, Any]]:
+    """The rows of one task that has read these lines from partitions in turns."""
     found = [
-        (line.encode(), {"origin_topic": "usage", "partition": i % 2, "offset": i // 2, "timestamp_ms": START})
+        (
+            line.encode(),
+            {"origin_topic": "usage", "partition": i % partitions, "offset": i // partitions, "timestamp_ms": START},
+        )
         for i, line in enumerate(lines)
     ]
     batch = pa.record_batch(
@@ -111,5 +114,10 @@ def test_a_sum_beyond_64_bits_is_an_error() -> None:
         list(usage_sums.sum_files([contents], {}, {("id", 0): 99, ("id", 1): 99}))
 
 
-def test_more_files_than_may_be_handed_on_are_none() -> None:
-    assert [row["entry"] for row in _read(LINES, most_bytes=1)] == [record_files.EXCESS]
+def test_of_a_partition_that_is_too_large_the_beginning_is_handed_on_if_it_is_one() -> None:
+    rows = [Row(client_id=f"c{i}") for i in range(1000)]
+    lines = [line for seq in range(25) for line in interval(seq, rows)]
+    assert [row["entry"] for row in _read(lines, most_bytes=1)].count(record_files.ODD) == 1  # partitions in turns
+    found = _read(lines, most_bytes=1, partitions=1)
+    assert [row["entry"] for row in found] == [record_files.MORE, record_files.FILE, record_files.END]
+    assert (found[-1]["offset"], found[-1]["records"], found[-1]["rows"]) == (9, 10, 10_000)

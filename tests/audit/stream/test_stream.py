@@ -267,11 +267,13 @@ def test_files_that_tasks_make_are_those_that_spark_writes(
     lines += [lost(5, boot="chained"), LONG_RUBBISH, *interval(0, boot="old", version=1)]
     given = [*((0, number, line) for number, line in enumerate(lines)), (1, 3, None), (2, 0, "x")]
     in_order, found = batch(given).repartition(1).sortWithinPartitions("partition", "offset"), []
-    for most_bytes in (stream._MAX_BATCH_BYTES, 0):
-        tables = store.open_tables(spark, str(tmp_path / str(most_bytes)), make=True)
+    for name in ("files", "rows"):
+        tables = store.open_tables(spark, str(tmp_path / name), make=True)
         with monkeypatch.context() as patch:
-            patch.setattr(stream, "_MAX_BATCH_BYTES", most_bytes)
-            patch.setattr(stream, "_add_as_rows" if most_bytes else "_join_small_files", None)  # not called
+            if name == "files":
+                patch.setattr(stream, "_add_as_rows", None)  # not called
+            else:
+                patch.setattr(stream, "_add_as_files", lambda *_: None)
             added = stream.add_batch(store.TableWriter(tables), in_order, "id")
         assert added == {"records": 50, "usage": 46, "intervals": 47, "duplicates": 0, "malformed": 3}
         records = tables.load_records()
@@ -279,6 +281,24 @@ def test_files_that_tasks_make_are_those_that_spark_writes(
         assert records.where("boot = 'chained' and seq = 4").count() == 1  # files have bounds
         found.append((rows, records.schema))
     assert found[0] == found[1]
+
+
+def test_a_batch_with_larger_files_than_pass_through_the_driver_comes_in_parts(
+    spark: SparkSession, tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = [Row(client_id=f"c{i}", bytes=i) for i in range(1000)]
+    lines = [line for seq in range(25) for line in interval(seq, wide)]
+    in_order = (
+        batch([(0, offset, line) for offset, line in enumerate(lines)]).repartition(1).sortWithinPartitions("offset")
+    )
+    monkeypatch.setattr(stream, "_MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr(stream, "_add_as_rows", None)  # not called
+    before = tables.records_version
+    added = stream.add_batch(writer, in_order, "id")
+    assert added == {"records": 25, "usage": 25_000, "intervals": 25, "duplicates": 0, "malformed": 0}
+    assert tables.records_version == before + 3  # a task hands on what is full with 10,000 rows
+    assert [row["offset"] for row in tables.load_records().orderBy("offset").collect()] == [*range(25)]
+    assert not any(stream.add_batch(writer, in_order, "id").values())
 
 
 @pytest.mark.full  # a control of test_a_record_read_again_by_any_checkpoint_counts_once
