@@ -41,7 +41,7 @@ def volumes(own: bool = True) -> st.SearchStrategy[Volume]:
 
     def sized(total: int) -> st.SearchStrategy[Volume]:
         names, free = st.sampled_from(["/data/0", "/data/1", "/data/2"]), st.integers(0, total)
-        return st.builds(Volume, st.integers(0, 5), names, st.just(total), free, limit, limit)
+        return st.builds(Volume, st.integers(0, 5), names, st.just(total), free, limit, limit, left=st.just(False))
 
     return totals.flatmap(sized)
 
