@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from tests.simulation.clock import START_S, UNIX_S
-from tests.simulation.judge import HeldBack, Judge, metric_sums
+from tests.simulation.judge import HELD_BACK, HeldBack, Judge, metric_sums
 from tests.simulation.processes import Gateway
 
 LATE_S: Final = 3.0  # for which control may not know yet what a worker did
@@ -66,12 +66,20 @@ class Asking:
             if held["outcome"] in ("delayed", "rejected") and held["reason"] not in self._reasons:
                 judge.accuse("explain", f"{where}: {held['outcome']} for {held['reason']!r}")
         if is_quiet:
-            self._compare_times(found, [each for each in times if each.at <= began], unanswered, began, where)
+            forgotten_s = times[0].at if len(times) == HELD_BACK else 0.0  # until when nothing is known
+            times = [each for each in times if each.at <= began]
+            self._compare_times(found, times, forgotten_s, unanswered, began, where)
             if self._theme not in ("storage", "affected"):  # where limits are parts of what is configured
                 self._compare_limits(found, where)
 
     def _compare_times(
-        self, found: dict[str, Any], times: list[HeldBack], unanswered: list[HeldBack], now: float, where: str
+        self,
+        found: dict[str, Any],
+        times: list[HeldBack],
+        forgotten_s: float,
+        unanswered: list[HeldBack],
+        now: float,
+        where: str,
     ) -> None:
         judge = self._judge
         held = [each for each in found["held"] if each["outcome"] in ("delayed", "rejected")]
@@ -95,6 +103,8 @@ class Asking:
                     judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
                 continue
             earliest, _ = since_bounds([(each.sent_at, each.at) for each in mine])
+            if earliest < forgotten_s + PAUSE_S + PAUSE_SLACK_S:
+                earliest = 0.0
             if waiting:  # the gateway may hold them, since any time after they were sent
                 earliest = min(earliest, *(each.sent_at for each in waiting))
             latest = self._latest_since(mine, now)
