@@ -538,12 +538,12 @@ class World:
 
     def _brought_too_much(self, client: Client) -> bool:
         """Whether what it gave up was more than its part of a broker's total serves until a batch is too old: it got
-        that part for as long. Connections take turns, so within a gateway it goes by the sizes of batches.
+        that part for as long. Connections that wait take turns, so within a gateway it goes by the sizes of batches.
         """
         mine = self._plan_of(client)
         at_its_gateway = sum(plan.batch_bytes for plan in self.plan.clients if plan.gateways[0] == mine.gateways[0])
         for node_id, served in client.served_at_expiry.items():
-            total = self.judge.limits.get(node_id)
+            total = self.judge.limits.get(node_id) or self.judge.rejecting.get(node_id)
             if total is None:
                 return False
             part = total.rate / self.plan.gateways * mine.batch_bytes / at_its_gateway
