@@ -64,6 +64,17 @@ def kill_worker(scene: Scene, *numbers: int) -> None:
         scene.progress(SOME)
 
 
+def kill_worker_unseen(scene: Scene, number: int) -> None:
+    """Control learns of it when there is another worker already."""
+    first = scene.gateway.worker(number)
+    with stopped(scene.gateway.child("gateway.control")):
+        os.kill(first, signal.SIGKILL)
+        wait_for("another worker", partial(replaced, scene, number, first), RECOVERY_S)
+        time.sleep(1.0)
+    wait_for("all workers to be ready", scene.gateway.ready, RECOVERY_S)
+    scene.progress(SOME)
+
+
 def kill_control(scene: Scene, times: int) -> None:
     for _ in range(times):
         os.kill(scene.gateway.child("gateway.control"), signal.SIGKILL)
@@ -285,6 +296,7 @@ FAULTS = (
     Fault("broker stopped for 6 s", stop_broker),
     Fault("leaders moved, 6 times", move_leaders),
     Fault("each worker killed", lambda scene: kill_worker(scene, *range(WORKERS)), kills=2, again=2 * BROKERS),
+    Fault("worker killed while control is stopped", lambda scene: kill_worker_unseen(scene, 0), kills=1, again=BROKERS),
     Fault("control killed, 3 times", lambda scene: kill_control(scene, 3)),
     Fault("control stopped for 5 s", stop_control),
     Fault("parent killed, started again", kill_parent, kills=2, again=2 * BROKERS),
