@@ -71,8 +71,11 @@ def kill_worker_unseen(scene: Scene, number: int) -> None:
         os.kill(first, signal.SIGKILL)
         wait_for("another worker", partial(replaced, scene, number, first), RECOVERY_S)
         time.sleep(1.0)
-    wait_for("all workers to be ready", scene.gateway.ready, RECOVERY_S)
     scene.progress(SOME)
+    up = partial(scene.gateway.metric, "worker_up", worker=str(number))
+    wait_for("control to know the other worker", lambda: up() == 1, RECOVERY_S)
+    scene.progress(SOME)
+    assert up() == 1, "control has lost the other worker again"
 
 
 def kill_control(scene: Scene, times: int) -> None:
