@@ -203,6 +203,7 @@ def _next_character_at(text: bytes, at: int) -> int:
 
 
 def _change_case(text: str, case: str) -> str:
-    if case == "L" and "Σ" in text and max(text) > "\uffff":  # is it the last letter of a word? Java sees half letters
+    # Whether a Σ ends a word, and so becomes ς, Java judges by halves of such characters.
+    if case == "L" and "Σ" in text and max(text) > "\uffff":
         raise NoPrincipal("a rule lowers a Σ in a name with a character outside of the basic plane")
     return text.lower() if case == "L" else text.upper() if case == "U" else text

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditQuery
-from gateway.audit.errors import AuditError, explain_error
+from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.stream import stream
 from tests.audit.records import START, Row, interval
@@ -50,6 +50,17 @@ def test_while_a_job_runs_it_is_said_how_many_of_its_tasks_are_done(spark: Spark
     seen = len(lines)
     assert spark.range(10).count() == 10
     assert len(lines) == seen, "nothing is said once it is over"
+
+
+def test_the_class_that_raised_the_innermost_exception_is_known(spark: SparkSession) -> None:
+    with pytest.raises(Py4JJavaError) as java:
+        spark.sparkContext._jvm.java.util.Objects.requireNonNull(None)  # type: ignore[union-attr]
+    assert list_causes(java.value)[-1][0] == "java.lang.NullPointerException"
+    assert raising_class(java.value) == "java.util.Objects"
+    with pytest.raises(PySparkException) as spark_error:
+        spark.sql("select nothing")
+    assert raising_class(spark_error.value).startswith("org.apache.spark.sql.")
+    assert raising_class(ValueError()) == ""
 
 
 @pytest.fixture
