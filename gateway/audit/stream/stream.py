@@ -43,7 +43,8 @@ from policies import usage
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
-CATCH_UP_RECORDS: Final = 500_000
+# A Java of 1 GB ends amid 500,000 of ten rows each, of which some are copies.
+CATCH_UP_RECORDS: Final = 200_000
 # Rows of usage after which the roll-ups follow, however soon: a question reads as many rows itself at most.
 DERIVE_ROWS: Final = STEP_ROWS
 _POLL_S: Final = 0.5
