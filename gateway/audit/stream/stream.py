@@ -43,7 +43,7 @@ from policies import usage
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
-# A Java of 1 GB ends amid 500,000 of ten rows each, of which some are copies.
+# Of ten rows each, half of them copies, so many end a Java of 1 GB: they go through Spark's rows, whole.
 CATCH_UP_RECORDS: Final = 200_000
 # Rows of usage after which the roll-ups follow, however soon: a question reads as many rows itself at most.
 DERIVE_ROWS: Final = STEP_ROWS
