@@ -8,8 +8,9 @@
 #   for some ticks more. So the meters have to say that it was enough. If it wasn't, they get what they lack in one more
 #   tick, and the measured time begins after that.
 # - A tick admits everything or nothing of a topic. At three times its threshold one that is admitted is 8 % of three
-#   minutes' allowance, 17 % of 90 seconds', but 25 % of one minute's, and whether it falls inside or outside of the
-#   window is chance. So ±20 % of 90 seconds here, and ±10 % in the long run.
+#   minutes' allowance, and 17 % of 90 seconds'. So in 90 s the rule itself brings from 0.7 to 1.5 of its threshold to
+#   a topic, and 0.7 to 1.13 of it to the total: 80,000 draws of where meters begin and of what a busy machine leaves
+#   out of ticks. Without the rule it is two to three times. In the long run it is ±10 %.
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ MOST_TICKS = 24  # where it is disturbed: half a tick's load too much is gone af
 # what is measured is no different. Rates that swing about a threshold are as far beyond it every now and then.
 LEAST, MOST = 0.95, 1.1
 MEASURE_S = 90.0
-TOLERANCE = 0.20
+TOPIC_LEAST, TOPIC_MOST = 0.6, 1.6  # of its threshold
+TOTAL_LEAST, TOTAL_MOST = 0.6, 1.2
 WARM_TOPIC = "warm-up"
 
 
@@ -251,7 +253,8 @@ def _outcome(
 def test_each_topic_of_a_full_broker_is_held_at_its_threshold(outcomes: dict[str, Outcome]) -> None:
     situation, outcome = SITUATIONS["all-over"], outcomes["all-over"]
     got = {topic: round(outcome.admitted(topic) / limit, 3) for topic, limit in situation.thresholds.items()}
-    assert all(abs(ratio - 1) <= TOLERANCE for ratio in got.values()), got
+    assert all(TOPIC_LEAST <= ratio <= TOPIC_MOST for ratio in got.values()), got
+    assert TOTAL_LEAST <= sum(map(outcome.admitted, got)) / situation.total <= TOTAL_MOST, got
     assert all(outcome.rejected(topic) for topic in situation.thresholds)
     # Nobody named a client: the code that every client retries.
     assert all(outcome.tallies[topic].codes == {0, 19} for topic in situation.thresholds)
@@ -262,8 +265,8 @@ def test_the_total_is_held_where_some_topics_leave_slack(outcomes: dict[str, Out
     """The rule lets the others use what one leaves, as long as the broker has room."""
     situation, outcome = SITUATIONS["slack"], outcomes["slack"]
     got = {topic: outcome.admitted(topic) for topic in situation.offers}
-    assert abs(sum(got.values()) / situation.total - 1) <= TOLERANCE, got
-    assert got["slack-greedy"] + got["slack-third"] > 400_000 * (1 - TOLERANCE)
+    assert TOTAL_LEAST <= sum(got.values()) / situation.total <= TOTAL_MOST, got
+    assert got["slack-greedy"] + got["slack-third"] > 400_000 * 0.8
     assert outcome.rejected("slack-greedy")
 
 
