@@ -39,7 +39,6 @@ _RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFile
 # By whose bounds in each file queries leave files out: bounds of all columns take a quarter of the time of writing.
 BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
-_ROWS_PER_FILE: Final = 2_000_000
 _MADE_SUFFIX: Final = ".made.zstd.parquet"  # of files that no engine but ours has written
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
 # Object stores have no rename that is one step, but a file appears there only when it is complete.
@@ -452,8 +451,8 @@ class TableWriter:
             found = found.where(F.col("boot").isin(*boots))
         return found.select(*schema.IDENTITY_COLUMNS, "digest")
 
-    def add_batch(self, records: DataFrame, rows: int, topic_id: str, ends: Iterable[Row]) -> None:
-        """Add a batch (layout.RECORDS_SCHEMA) with `rows` rows of usage, whole or not at all, and at most once.
+    def add_files(self, files: Iterable[TableFile], topic_id: str, ends: list[Row]) -> None:
+        """Add a batch, whose records are files (layout.RECORDS_SCHEMA), whole or not at all, and at most once.
 
         `ends` has partition, schema.BOOT, offset, newest_ms and last_seq: how far the batch reaches.
 
@@ -462,15 +461,9 @@ class TableWriter:
         """
         self._version += 1
         with self._one_commit():
-            self.tables.append_records(records.coalesce(1 + rows // _ROWS_PER_FILE), table_log.STREAM, self._version)
-        self._note_batch(topic_id, list(ends))
-
-    def add_files(self, files: Iterable[TableFile], topic_id: str, ends: Iterable[Row]) -> None:
-        """The same of a batch whose records are files already."""
-        self._version += 1
-        with self._one_commit():
             self.tables.append_files(files, table_log.STREAM, self._version)
-        self._note_batch(topic_id, list(ends))
+        self._note_progress(topic_id, ends)
+        self.newest_ms = max((row["newest_ms"] for row in ends), default=self.newest_ms)
 
     @contextmanager
     def _one_commit(self) -> Iterator[None]:
@@ -478,10 +471,6 @@ class TableWriter:
             yield
         if self.tables.committed_version(table_log.STREAM) != self._version:
             raise AuditError(f"another stream has started on {self.tables.root}: this one stops")
-
-    def _note_batch(self, topic_id: str, ends: list[Row]) -> None:
-        self._note_progress(topic_id, ends)
-        self.newest_ms = max((row["newest_ms"] for row in ends), default=self.newest_ms)
 
     def _note_progress(self, topic_id: str | None, ends: Iterable[Row]) -> None:
         for row in ends:

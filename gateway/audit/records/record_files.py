@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -17,16 +18,19 @@ from gateway.audit.columns import BOOT_COLUMNS
 from gateway.audit.records.record_batches import DECODED_SCHEMA, decode_partition
 from gateway.audit.records.table_files import FileMaker, TableFile, read_files
 from gateway.audit.tables.table_log import DAY_MS
+from policies import usage
 
-FILE, END, MORE, ODD = "file", "end", "more", "odd"  # the kinds of encode_partition's rows, by `entry`
-_DAYS: Final = (-719_162, 2_932_896)  # 0001-01-01 to 9999-12-31, after 1970-01-01
+FILE, END, MORE = "file", "end", "more"  # the kinds of encode_partition's rows, by `entry`
+# 0001-01-01 to 9999-12-31, after 1970-01-01. Kafka's time may be beyond them, which no good record's is.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _MAX_JOINED_BYTES: Final = 2**21
 _GROUP_BYTES: Final = 2**25  # of Arrow, that become a row group
-# FILE: of the records of a `day` (after 1970-01-01), all of which count but the malformed ones, the `contents` and
-# Delta Lake's `stats` of it; how many `intervals` (good records) and `malformed` ones it has, and rows of `usage`.
+# FILE: of the records of a `day` (after 1970-01-01), the `contents` and Delta Lake's `stats` of it; how many
+# `intervals` (good records that count), `duplicates` (good ones that don't) and `malformed` ones it has, and rows of
+# `usage`, of records that count.
 # END: how far a partition and a life (null: malformed records) reach, the number of its `records` and their `rows`, and
 # whether their numbers ascend (record_batches.decode_partition). MORE: all of this is the beginning of a partition, the
-# rest of which was not read. ODD: these records can't be files, and nothing else here is of use.
+# rest of which was not read.
 ENCODED_SCHEMA: Final = pa.schema(
     [
         ("entry", pa.string()),
@@ -37,9 +41,11 @@ ENCODED_SCHEMA: Final = pa.schema(
         *((name, pa.int64()) for name in ("first_seq", "last_seq", "day")),
         ("contents", pa.binary()),
         ("stats", pa.string()),
-        *((name, pa.int64()) for name in ("intervals", "malformed", "usage")),
+        *((name, pa.int64()) for name in ("intervals", "duplicates", "malformed", "usage")),
     ]
 )
+# Good records that are copies, by partition and offset: whether they differ from the one that counts.
+Copies = Mapping[int, Mapping[int, bool]]
 # How a column of END follows from others, first of records and then of such rows.
 _END_KEYS: Final = ("partition", *BOOT_COLUMNS)
 _ENDS: Final = {
@@ -61,31 +67,34 @@ class FileFormat(NamedTuple):
 
 
 def encode_partition(
-    batches: Iterable[pa.RecordBatch], topic_id: str, made: FileFormat, most_bytes: int, keys: Sequence[bytes] = ()
+    batches: Iterable[pa.RecordBatch],
+    topic_id: str,
+    made: FileFormat,
+    most_bytes: int,
+    keys: Sequence[bytes] = (),
+    copies: Copies = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
     """ENCODED_SCHEMA of batches with the columns `value` (bytes) and `origin` (origin_topic, partition, offset and
-    timestamp_ms): files of some `most_bytes` in all, one for each day, and the ends. `keys`: of the records' digests.
+    timestamp_ms): files, one for each day, and the ends. Of one partition in the order of its offsets there may be the
+    beginning, of some `most_bytes`. `keys`: of the records' digests.
     """
     makers: dict[int, _DayFile] = {}
     ends: list[pa.Table] = []
     offsets = _OffsetOrder()
     has_more = False
     for decoded in _gather(decode_partition(batches, keys), min(_GROUP_BYTES, most_bytes)):
-        has_more = sum(maker.size for maker in makers.values()) > most_bytes
+        has_more = offsets.is_kept and sum(maker.size for maker in makers.values()) > most_bytes
         if has_more:
             break
-        records = _complete_columns(decoded, topic_id)
+        records = _complete_columns(decoded, topic_id, copies)
         offsets.note_records(records)
         ends.append(_find_ends(records, [(source, how, name) for name, (source, how, _) in _ENDS.items()]))
         days = pc.unique(records["day"]).to_pylist()
-        if min(days) < _DAYS[0] or max(days) > _DAYS[1]:  # of Kafka's time: no record says so
-            yield _encode_rows([{"entry": ODD}])
-            return
         for day in days:
             of_day = records if len(days) == 1 else records.filter(pc.equal(records["day"], day))
             makers.setdefault(day, _DayFile(made)).add_records(of_day)
     if has_more:
-        yield _encode_rows([{"entry": MORE if offsets.is_kept else ODD}])
+        yield _encode_rows([{"entry": MORE}])
     for day, maker in makers.items():
         yield _encode_rows([{"entry": FILE, **maker.finish(day)}])
     if ends:
@@ -140,21 +149,35 @@ def _encode_rows(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, ENCODED_SCHEMA)
 
 
-def _complete_columns(decoded: pa.Table, topic_id: str) -> pa.Table:
-    """The columns of the table, `day` and `ascends`."""
+def _complete_columns(decoded: pa.Table, topic_id: str, copies: Copies) -> pa.Table:
+    """The columns of the table, `day` and `ascends`. Copies keep their names, and malformed records their text: no
+    query reads more of them.
+    """
     good = pc.is_null(decoded["problem"])
     columns = {name: decoded[name] for name in decoded.schema.names if name not in ("origin", "sample")}
     origins = decoded["origin"].combine_chunks()
     columns |= {field.name: origins.field(field.name) for field in origins.type}
     columns["topic_id"] = pa.repeat(topic_id, decoded.num_rows)
-    columns["counts"] = _null_unless(good, pa.scalar(True))
-    columns["conflict"] = _null_unless(good, pa.scalar(False))
-    columns["row_count"] = _null_unless(good, pc.list_value_length(decoded["rows"]).cast(pa.int64()))
-    if not pc.all(good).as_py():
-        columns["rows"] = _null_unless(good, decoded["rows"])
+    conflicts = _find_conflicts(columns["partition"], columns["offset"], copies)
+    columns["counts"] = _null_unless(good, pc.is_null(conflicts))
+    columns["conflict"] = _null_unless(good, pc.fill_null(conflicts, False))
+    counts = pc.fill_null(columns["counts"], False)
+    columns["row_count"] = _null_unless(counts, pc.list_value_length(decoded["rows"]).cast(pa.int64()))
+    if not pc.all(counts).as_py():
+        columns |= {name: _null_unless(counts, decoded[name]) for name in ("rows", usage.VOLUMES, usage.SPREAD)}
     at = pc.if_else(good, columns["start_ms"], columns["timestamp_ms"])
-    columns["day"] = pc.floor(pc.divide(at.cast(pa.float64()), float(DAY_MS))).cast(pa.int64())
+    days = pc.floor(pc.divide(at.cast(pa.float64()), float(DAY_MS))).cast(pa.int64())
+    columns["day"] = pc.min_element_wise(pc.max_element_wise(days, _FIRST_DAY), _LAST_DAY)
     return pa.table(columns)
+
+
+def _find_conflicts(partitions: pa.Array, offsets: pa.Array, copies: Copies) -> pa.Array:
+    """Null for each record that is no copy."""
+    if not copies:
+        return pa.nulls(len(offsets), pa.bool_())
+    none: Mapping[int, bool] = {}
+    origins = zip(partitions.to_pylist(), offsets.to_pylist(), strict=True)
+    return pa.array([copies.get(partition, none).get(offset) for partition, offset in origins], pa.bool_())
 
 
 def _null_unless(condition: pa.ChunkedArray, values: Any) -> pa.ChunkedArray:
@@ -173,7 +196,7 @@ def _find_ends(rows: pa.Table, columns: Iterable[tuple[str, str, str]]) -> pa.Ta
 class _DayFile:
     def __init__(self, made: FileFormat) -> None:
         self._maker = FileMaker(*made)
-        self._records = self._intervals = self._usage = 0
+        self._records = self._good = self._intervals = self._usage = 0
 
     @property
     def size(self) -> int:
@@ -182,10 +205,12 @@ class _DayFile:
     def add_records(self, records: pa.Table) -> None:
         self._maker.add_rows(records)
         self._records += records.num_rows
-        self._intervals += pc.count(records["counts"]).as_py()
+        self._good += pc.count(records["counts"]).as_py()
+        self._intervals += pc.sum(records["counts"]).as_py() or 0
         self._usage += pc.sum(records["row_count"]).as_py() or 0
 
     def finish(self, day: int) -> dict[str, Any]:
         """Of ENCODED_SCHEMA, what FILE has."""
-        found = {"intervals": self._intervals, "malformed": self._records - self._intervals, "usage": self._usage}
+        found = {"intervals": self._intervals, "duplicates": self._good - self._intervals, "usage": self._usage}
+        found["malformed"] = self._records - self._good
         return found | self._maker.finish(day)._asdict()

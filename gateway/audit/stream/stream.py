@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import sys
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -43,7 +45,6 @@ from policies import usage
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
-# Of ten rows each, half of them copies, so many end a Java of 1 GB: they go through Spark's rows, whole.
 CATCH_UP_RECORDS: Final = 200_000
 # Rows of usage after which the roll-ups follow, however soon: a question reads as many rows itself at most.
 DERIVE_ROWS: Final = STEP_ROWS
@@ -297,91 +298,79 @@ def add_batch(
     added, has_more = Counter(dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)), True
     while has_more:
         unread = writer.filter_unread(frame, topic_id)
-        part = _add_as_files(writer, unread, topic_id, check, keys)
-        has_more = part is not None and part.pop("more") > 0
-        added.update(_add_as_rows(writer, unread, topic_id, check, keys) if part is None else part)
+        horizon = writer.tables.first_kept_day()
+        found = _encode_batch(unread, topic_id, keys)
+        known = writer.find_known_records(row for row in found.ends if row["first_seq"] is not None)
+        if known is not None or _may_have_copies(found.ends):
+            found = _encode_batch(unread, topic_id, keys, _find_copies(unread, known, horizon, keys))
+        # Of days that are expired nothing is taken.
+        files = [row for row in found.files if table_log.iso_day(row["day"]) >= horizon]
+        contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
+        if found.ends:
+            check()
+            writer.add_files(record_files.join_small_files(contents, _FILE_FORMAT), topic_id, found.ends)
+        added["records"] += sum(row["records"] for row in found.ends)
+        for name in layout.VIEW_SCHEMAS:
+            added[name] += sum(row[name] for row in files)
+        has_more = found.has_more
     return dict(added)
 
 
-def _add_as_files(
-    writer: TableWriter, unread: DataFrame, topic_id: str, check: Callable[[], None], keys: Sequence[bytes]
-) -> dict[str, int] | None:
-    """The records as the tasks that decode them make files of them: all, or those with the first offsets, if `more` is
-    above 0, as the files pass through this process. None, and nothing is added: some may be copies.
-    """
-    encoded = _encode_batch(unread, topic_id, keys)
+class _EncodedBatch(NamedTuple):
+    """record_files.ENCODED_SCHEMA of records, by kind: all of them, or with `has_more` those with the first offsets."""
+
+    files: list[Row]
+    ends: list[Row]
+    has_more: bool
+
+
+def _encode_batch(
+    unread: DataFrame,
+    topic_id: str,
+    keys: Sequence[bytes],
+    copies: record_files.Copies = MappingProxyType({}),
+    most_bytes: int | None = None,
+) -> _EncodedBatch:
+    """Records of the Kafka source as the tasks that decode them make files of them."""
+    if most_bytes is None:
+        most_bytes = _MAX_BATCH_BYTES // max(1, unread.rdd.getNumPartitions())
+    encode = partial(
+        record_files.encode_partition,
+        topic_id=topic_id,
+        made=_FILE_FORMAT,
+        most_bytes=most_bytes,
+        keys=keys,
+        copies=copies,
+    )
+    kinds = from_arrow_schema(record_files.ENCODED_SCHEMA)
+    encoded = map_in_arrow(unread.select("value", _origin_column()), encode, kinds)
     found: defaultdict[str, list[Row]] = defaultdict(list)
     for row in encoded.withColumn("task", F.spark_partition_id()).collect():
         found[row["entry"]].append(row)
-    files, ends, more = found[record_files.FILE], found[record_files.END], found[record_files.MORE]
-    if found[record_files.ODD] or _may_have_copies(ends) or (more and _has_shared_partitions(ends)):
-        return None
-    if not ends:
-        return {"more": 0}
-    if writer.find_known_records(row for row in ends if row["first_seq"] is not None) is not None:
-        return None
-    # Of days that are expired nothing is taken.
-    horizon = writer.tables.first_kept_day()
-    files = [row for row in files if table_log.iso_day(row["day"]) >= horizon]
-    check()
-    contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
-    writer.add_files(record_files.join_small_files(contents, _FILE_FORMAT), topic_id, ends)
-    added = {name: sum(row[name] for row in files) for name in ("usage", "intervals", "malformed")}
-    return {"records": sum(row["records"] for row in ends), "more": len(more)} | added
+    ends, has_more = found[record_files.END], bool(found[record_files.MORE])
+    if has_more and _has_shared_partitions(ends):  # then the first records of a task are not those of its partition
+        return _encode_batch(unread, topic_id, keys, copies, sys.maxsize)
+    return _EncodedBatch(found[record_files.FILE], ends, has_more)
 
 
-def _add_as_rows(
-    writer: TableWriter, unread: DataFrame, topic_id: str, check: Callable[[], None], keys: Sequence[bytes]
-) -> dict[str, int]:
-    """The same of any records, at several times the cost."""
-    decoded = decode_batch(unread, topic_id, keys).persist()
-    marked: DataFrame | None = None
-    try:
-        ends = _collect_ends(decoded)
-        if not ends:
-            return dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
-        known = writer.find_known_records(row for row in ends if row["first_seq"] is not None)
-        # Of days that are expired nothing is taken.
-        horizon = writer.tables.first_kept_day()
-        recent = decoded.where(F.col("date") >= F.lit(horizon).cast("date")) if horizon else decoded
-        if known is None and not _may_have_copies(ends):  # nearly always: to find copies, all records are sorted
-            counted = F.when(F.col("problem").isNull(), True)
-            records = recent.withColumn("counts", counted).withColumn("conflict", ~counted).select(*_record_columns())
-            added = _count_added(records) if horizon else _count_ends(ends)
-        else:
-            good = mark_counted(recent.where(F.col("problem").isNull()), known)
-            bad = recent.where(F.col("problem").isNotNull())
-            records = marked = good.unionByName(bad, allowMissingColumns=True).select(*_record_columns()).persist()
-            added = _count_added(records)
-        check()
-        writer.add_batch(records, added["usage"], topic_id, ends)
-        return {"records": sum(row["records"] for row in ends)} | added
-    finally:
-        decoded.unpersist()
-        if marked is not None:
-            marked.unpersist()
+def _find_copies(
+    unread: DataFrame, known: DataFrame | None, horizon: str, keys: Sequence[bytes]
+) -> record_files.Copies:
+    """All records are sorted by their names for it."""
+    good = decode_batch(unread, keys).where(F.col("problem").isNull())
+    if horizon:
+        good = good.where(store.utc_day_column("start_ms") >= F.lit(horizon).cast("date"))
+    found: defaultdict[int, dict[int, bool]] = defaultdict(dict)
+    marked = mark_counted(good, known).where(~F.col("counts"))
+    for row in marked.select("partition", "offset", "conflict").toLocalIterator():
+        found[row["partition"]][row["offset"]] = row["conflict"]
+    return found
 
 
-def decode_batch(frame: DataFrame, topic_id: str, keys: Sequence[bytes] = ()) -> DataFrame:
-    """Records of the Kafka source, decoded, with their origin; the text only of those that are malformed."""
-    decoded = transforms.decode_partitions(frame.select("value", _origin_column()), keys)
-    names = ("origin_topic", *(name for name in layout.ORIGIN_COLUMNS if name != "topic_id"), "timestamp_ms")
-    good = F.col("problem").isNull()
-    return decoded.select(
-        *(
-            *usage.HEADER_FIELDS,
-            *usage.OPTIONAL_HEADER_FIELDS,
-            *schema.DISK_COLUMNS,
-            "rows",
-            "digest",
-            "changed",
-            "problem",
-        ),
-        F.lit(topic_id).alias("topic_id"),
-        *(F.col("origin")[name].alias(name) for name in names),
-        "value",
-        "ascends",
-    ).withColumn("date", F.when(good, store.utc_day_column("start_ms")).otherwise(store.utc_day_column("timestamp_ms")))
+def decode_batch(frame: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
+    """Records of the Kafka source, decoded, with their partition and offset."""
+    decoded = transforms.decode_records(frame.select("value", _origin_column()), keys)
+    return decoded.select(*schema.DECODED_SCHEMA.names, "origin.partition", "origin.offset")
 
 
 def _origin_column() -> Column:
@@ -389,29 +378,21 @@ def _origin_column() -> Column:
     return F.struct(F.col("topic").alias("origin_topic"), "partition", "offset", at).alias("origin")
 
 
-def _encode_batch(unread: DataFrame, topic_id: str, keys: Sequence[bytes]) -> DataFrame:
-    """record_files.ENCODED_SCHEMA of records of the Kafka source."""
-    most_bytes = _MAX_BATCH_BYTES // max(1, unread.rdd.getNumPartitions())
-    encode = partial(
-        record_files.encode_partition, topic_id=topic_id, made=_FILE_FORMAT, most_bytes=most_bytes, keys=keys
-    )
-    kinds = from_arrow_schema(record_files.ENCODED_SCHEMA)
-    return map_in_arrow(unread.select("value", _origin_column()), encode, kinds)
-
-
 def mark_counted(good: DataFrame, known: DataFrame | None) -> DataFrame:
     """Good records with `counts` (the one of each identity that does) and `conflict` (a copy that says otherwise).
 
     `known` are those in the tables, read from other offsets.
     """
-    same = Window.partitionBy(*schema.IDENTITY_COLUMNS).orderBy("digest", *layout.ORIGIN_COLUMNS)
-    marked = good.withColumn("_copy", F.row_number().over(same)).withColumn("_first", F.first("digest").over(same))
+    same = Window.partitionBy(*schema.IDENTITY_COLUMNS).orderBy("digest", "partition", "offset")
+    # Before the sort, which needs no rows of usage then.
+    marked = good.withColumn("_former", _former_digest())
+    marked = marked.withColumn("_copy", F.row_number().over(same)).withColumn("_first", F.first("digest").over(same))
     if known is None:
         marked = marked.withColumn("_known", F.lit(None).cast("long"))
     else:
         marked = marked.join(known.withColumnRenamed("digest", "_known"), list(schema.IDENTITY_COLUMNS), "left")
     counts = F.col("_known").isNull() & (F.col("_copy") == 1)
-    same_as_known = (F.col("digest") == F.col("_known")) | (_former_digest() == F.col("_known"))
+    same_as_known = (F.col("digest") == F.col("_known")) | (F.col("_former") == F.col("_known"))
     conflict = F.when(F.col("_known").isNull(), F.col("digest") != F.col("_first")).otherwise(~same_as_known)
     return marked.withColumn("counts", counts).withColumn("conflict", conflict)
 
@@ -429,26 +410,6 @@ def _former_digest() -> Column:
     return F.xxhash64(*usage.HEADER_FIELDS, F.transform("rows", written))
 
 
-def _collect_ends(decoded: DataFrame) -> list[Row]:
-    """How far each partition and life reaches in each task: `offset`, newest_ms, first_seq and last_seq; its `records`,
-    their `rows`, and whether their numbers ascend. What is malformed is of no life.
-    """
-    # In one pass, which also fills the persisted decode.
-    return (
-        decoded.groupBy(F.spark_partition_id().alias("task"), "partition", *schema.BOOT_COLUMNS)
-        .agg(
-            F.max("offset").alias("offset"),
-            F.max("timestamp_ms").alias("newest_ms"),
-            F.count(F.lit(1)).alias("records"),
-            F.sum(F.size("rows")).alias("rows"),
-            F.min("ascends").alias("ascends"),
-            F.min("seq").alias("first_seq"),
-            F.max("seq").alias("last_seq"),
-        )
-        .collect()
-    )
-
-
 def _may_have_copies(ends: list[Row]) -> bool:
     """Records that came in the order of their numbers are there once, if all of their life came to one task."""
     found = [row for row in ends if row["first_seq"] is not None]
@@ -459,38 +420,3 @@ def _may_have_copies(ends: list[Row]) -> bool:
 def _has_shared_partitions(ends: list[Row]) -> bool:
     tasks = {(row["task"], row["partition"]) for row in ends}
     return len({partition for _, partition in tasks}) < len(tasks)
-
-
-def _count_ends(ends: list[Row]) -> dict[str, int]:
-    """_count_added where all good records count."""
-    good = [row for row in ends if row["first_seq"] is not None]
-    intervals = sum(row["records"] for row in good)
-    malformed = sum(row["records"] for row in ends) - intervals
-    return {
-        "usage": sum(row["rows"] for row in good), "intervals": intervals, "duplicates": 0, "malformed": malformed
-    }  # fmt: skip
-
-
-def _record_columns() -> list[Column]:
-    # Copies keep their names, and malformed records their text: no query reads more of them.
-    counts, bad = F.col("counts"), F.col("problem").isNotNull()
-    columns = {
-        "rows": F.when(counts, F.col("rows")),
-        "row_count": F.when(counts, F.size("rows").cast("long")),
-        **{
-            name: F.when(~bad, F.col(name))
-            for name in (*usage.HEADER_FIELDS, *usage.OPTIONAL_HEADER_FIELDS, "digest", "changed")
-        },
-        **{name: F.when(counts, F.col(name)) for name in schema.DISK_COLUMNS},
-    }
-    return [columns.get(name, F.col(name)).alias(name) for name in layout.RECORDS_SCHEMA.names]
-
-
-def _count_added(records: DataFrame) -> dict[str, int]:
-    (row,) = records.agg(
-        F.coalesce(F.sum("row_count"), F.lit(0)).alias("usage"),
-        F.count_if("counts").alias("intervals"),
-        F.count_if(~F.col("counts")).alias("duplicates"),
-        F.count_if(F.col("problem").isNotNull()).alias("malformed"),
-    ).collect()
-    return {name: int(value) for name, value in row.asDict().items()}

@@ -244,7 +244,7 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
     from gateway.audit.stream import stream
 
     def take(frame: DataFrame, number: int) -> None:
-        decoded = stream.decode_batch(frame, "").where("problem is null")
+        decoded = stream.decode_batch(frame).where("problem is null")
         counted = stream.mark_counted(decoded, None).where("counts")  # copies within the batch are not its failing
         transforms.explode_rows(counted).write.mode("append").parquet(str(folder / "tables"))
         print(f"batch {number}", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import StructType
 
 from gateway.audit import store
@@ -259,28 +260,28 @@ def test_a_record_read_again_by_any_checkpoint_counts_once(
     _check(tables, [*found, *later, *found])
 
 
-def test_files_that_tasks_make_are_those_that_spark_writes(
-    spark: SparkSession, batch: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_that_tasks_make_say_what_spark_reads_in_the_records(
+    tables: AuditTables, writer: TableWriter, batch: Batches
 ) -> None:
     lines = [line for seq in range(40) for line in interval(seq, start_ms=START + seq * DAY_MS // 20, disks=DISKS)]
     lines += chained([line for seq in range(5) for line in interval(seq, boot="chained", version=2)])
     lines += [lost(5, boot="chained"), LONG_RUBBISH, *interval(0, boot="old", version=1)]
     given = [*((0, number, line) for number, line in enumerate(lines)), (1, 3, None), (2, 0, "x")]
-    in_order, found = batch(given).repartition(1).sortWithinPartitions("partition", "offset"), []
-    for name in ("files", "rows"):
-        tables = store.open_tables(spark, str(tmp_path / name), make=True)
-        with monkeypatch.context() as patch:
-            if name == "files":
-                patch.setattr(stream, "_add_as_rows", None)  # not called
-            else:
-                patch.setattr(stream, "_add_as_files", lambda *_: None)
-            added = stream.add_batch(store.TableWriter(tables), in_order, "id")
-        assert added == {"records": 50, "usage": 46, "intervals": 47, "duplicates": 0, "malformed": 3}
-        records = tables.load_records()
-        rows = records.orderBy("partition", "offset").collect()
-        assert records.where("boot = 'chained' and seq = 4").count() == 1  # files have bounds
-        found.append((rows, records.schema))
-    assert found[0] == found[1]
+    given += [(0, 100, lines[1]), (0, 101, changed(lines[0], end_ms=START + 59_000))]  # copies, one of them differs
+    given.append((0, 102, "of a time that Kafka takes, and no calendar has"))
+    late = F.when(F.col("offset") == 102, F.timestamp_millis(F.lit(2**49))).otherwise(F.col("timestamp"))
+    in_order = batch(given).withColumn("timestamp", late).repartition(1).sortWithinPartitions("partition", "offset")
+    added = stream.add_batch(writer, in_order, "id")
+    assert added == {"records": 53, "usage": 46, "intervals": 47, "duplicates": 2, "malformed": 4}
+    records = tables.load_records().withColumn("rows", F.coalesce("rows", F.array())).orderBy("partition", "offset")
+    decoded = stream.decode_batch(in_order).orderBy("partition", "offset").drop("sample")
+    whole = "offset < 100 or problem is not null"
+    assert records.where(whole).select(*decoded.columns).collect() == decoded.where(whole).collect()
+    copies = records.where("offset in (100, 101)").select("boot", "row_count", "rows", "counts", "conflict").collect()
+    assert [tuple(row) for row in copies] == [("b1", None, [], False, False), ("b1", None, [], False, True)]
+    assert records.where("boot = 'chained' and seq = 4").count() == 1  # files have bounds
+    days = [str(row["date"]) for row in records.where("problem is not null").select("date").collect()]
+    assert days == ["2025-11-20", "9999-12-31", "2025-11-20", "2025-11-20"]
 
 
 def test_a_batch_with_larger_files_than_pass_through_the_driver_comes_in_parts(
@@ -292,7 +293,6 @@ def test_a_batch_with_larger_files_than_pass_through_the_driver_comes_in_parts(
         batch([(0, offset, line) for offset, line in enumerate(lines)]).repartition(1).sortWithinPartitions("offset")
     )
     monkeypatch.setattr(stream, "_MAX_BATCH_BYTES", 1)
-    monkeypatch.setattr(stream, "_add_as_rows", None)  # not called
     before = tables.records_version
     added = stream.add_batch(writer, in_order, "id")
     assert added == {"records": 25, "usage": 25_000, "intervals": 25, "duplicates": 0, "malformed": 0}
@@ -306,7 +306,7 @@ def test_a_control_that_appends_counts_twice(tables: AuditTables, batch: Batches
     """The tests above would find such sums in a job that trusts its checkpoint alone."""
     path = f"{tables.root}/control"
     for records in (found, found[10:]):
-        decoded = stream.decode_batch(batch(records), "id")
+        decoded = stream.decode_batch(batch(records))
         good = stream.mark_counted(
             decoded.where("problem is null").withColumn("date", store.utc_day_column("start_ms")), None
         )
@@ -342,11 +342,10 @@ def test_files_that_were_written_and_never_committed_do_not_count_and_go(
     parts = _thirds(found)
     stream.add_batch(writer, batch(parts[0]), "id")
 
-    def killed(records: DataFrame, *_: object) -> None:
-        records.write.mode("append").partitionBy("date").parquet(f"{tables.root}/records")
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tables, "append_records", killed)
+    monkeypatch.setattr(store, "_note_version", killed)  # the files are there, and the commit was about to be made
     with pytest.raises(KeyboardInterrupt):
         stream.add_batch(writer, batch(parts[1]), "id")
     monkeypatch.undo()
@@ -362,6 +361,11 @@ def test_files_that_were_written_and_never_committed_do_not_count_and_go(
     _check(tables, found)
 
 
+def _overtaken(tables: AuditTables, append: Callable[..., None], *args: Any) -> None:
+    _reopened(tables)
+    append(*args)
+
+
 def test_of_two_streams_the_later_one_adds_and_the_other_one_stops(
     tables: AuditTables, writer: TableWriter, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,13 +379,8 @@ def test_of_two_streams_the_later_one_adds_and_the_other_one_stops(
 
     # A zombie that had read its batch when the other one began.
     slow = later.tables
-    append = slow.append_records
-
-    def overtaken(*args: Any) -> None:
-        _reopened(tables)
-        append(*args)
-
-    monkeypatch.setattr(slow, "append_records", overtaken)
+    for name in ("append_files", "append_records"):
+        monkeypatch.setattr(slow, name, partial(_overtaken, tables, getattr(slow, name)))
     with pytest.raises(AuditError, match=stops):
         stream.add_batch(later, batch(parts[2]), "id")
     # Two that begin at the same moment, of which the second one has the lower number.
@@ -414,7 +413,7 @@ def test_copies_of_records_with_the_digest_of_former_streams_are_no_conflicts(
     known = tables.spark.createDataFrame(former, kinds)
     others = [changed(line, end_ms=START + 99_000) for line in lines]
     for given, differs in ((lines, False), (others, True)):
-        found = stream.decode_batch(batch([(0, i, line) for i, line in enumerate(given)]), "id")
+        found = stream.decode_batch(batch([(0, i, line) for i, line in enumerate(given)]))
         marked = stream.mark_counted(found.where("problem is null"), known).collect()
         assert [(row["counts"], row["conflict"]) for row in marked] == [(False, differs)] * 4
 
