@@ -37,7 +37,7 @@ from gateway.audit.local.records import Collector
 from gateway.audit.local.run_lives import NumberRun, RunLife
 from gateway.audit.local.sums import GroupSums, rank_rows
 from gateway.audit.records import decoding
-from gateway.audit.records.decoding import RecordRow, UsageRecord
+from gateway.audit.records.decoding import RecordRow, RecordSpread, RecordVolume, UsageRecord
 from gateway.audit.tables import table_log
 from gateway.audit.tables.table_log import DAY_MS, RollupStep, iso_day
 from policies import usage
@@ -47,8 +47,14 @@ _MEMORY: Final = "1GB"  # of DuckDB's; beyond it, it goes on on disk
 _ANSWER: Final = "answer"
 _DAY_OF_FILE: Final = "regexp_extract(filename, 'date=([^/]*)/[^/]*$', 1)::DATE"
 _TYPES: Final = {"int": "BIGINT", "str": "VARCHAR", "bool": "BOOLEAN"}
+_VOLUME_FIELDS: Final = usage.VOLUME_FIELDS | usage.OPTIONAL_VOLUME_FIELDS
 _ROW_FIELDS: Final = {name: _TYPES[kind] for name, kind in {**usage.ROW_FIELDS, **usage.OPTIONAL_ROW_FIELDS}.items()}
-_ROW_TYPE: Final = ", ".join(f'"{name}" {kind}' for name, kind in _ROW_FIELDS.items())
+
+
+def _list_type(fields: Mapping[str, str]) -> str:
+    return "STRUCT(" + ", ".join(f'"{name}" {kind}' for name, kind in fields.items()) + ")[]"
+
+
 # The columns that are looked at; a file that was written before one of them was added has none of it.
 _RECORD_COLUMNS: Final = {
     **{name: _TYPES[kind] for name, kind in {**usage.HEADER_FIELDS, **usage.OPTIONAL_HEADER_FIELDS}.items()},
@@ -57,7 +63,9 @@ _RECORD_COLUMNS: Final = {
     "partition": "INTEGER",
     "offset": "BIGINT",
     "value": "BLOB",
-    "rows": f"STRUCT({_ROW_TYPE})[]",
+    "rows": _list_type(_ROW_FIELDS),
+    usage.VOLUMES: _list_type({name: _TYPES[kind] for name, kind in _VOLUME_FIELDS.items()}),
+    usage.SPREAD: _list_type({name: _TYPES[kind] for name, kind in usage.SPREAD_FIELDS.items()}),
     "date": "DATE",
 }
 _SUM_COLUMNS: Final = {
@@ -268,13 +276,19 @@ class LocalTables:
         names = [name for name in usage.HEADER_FIELDS | usage.OPTIONAL_HEADER_FIELDS if name != "version"]
         rows = f"CASE WHEN {self._is_kept} THEN rows END"
         chosen = f"counts AND {_within('start_ms', ranges)}"
-        query = f"SELECT {rows}, {', '.join(names)} FROM ({found}) WHERE {chosen}"  # noqa: S608
+        columns = f"{rows}, {usage.VOLUMES}, {usage.SPREAD}, {', '.join(names)}"
+        query = f"SELECT {columns} FROM ({found}) WHERE {chosen}"  # noqa: S608
         collector = make()
         with _translated_errors(self._root):
-            for of_one, *values in self._fetch(query):
-                header = dict(zip(names, values, strict=True))
-                own = [RecordRow(**row) for row in of_one or ()]
-                collector.add_record(UsageRecord(version=usage.VERSION, rows=own, **header))
+            for of_one, volumes, spread, *values in self._fetch(query):
+                record = UsageRecord(
+                    version=usage.VERSION,
+                    rows=[RecordRow(**row) for row in of_one or ()],
+                    volumes=volumes and [RecordVolume(**each) for each in volumes],
+                    spread=spread and [RecordSpread(**each) for each in spread],
+                    **dict(zip(names, values, strict=True)),
+                )
+                collector.add_record(record)
         return collector
 
     def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:

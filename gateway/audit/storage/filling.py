@@ -1,5 +1,5 @@
 # What came to each volume, and how full it was: the accepted rows of the usage log, by where their topics' replicas
-# were, beside the volumes that the same log noted. Gives values; knows no argv and no text.
+# were, beside the volumes that the same log noted. Pure: the engines count (local_counts.py, spark_counts.py).
 #
 # A topic's replicas are where the records of the same window say, else where the others say on average. Bytes of topics
 # of which none says anything are counted as unplaced. Within a broker of several volumes no record says which
@@ -7,25 +7,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-
-from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import AuditRecords, LogIntegrity
-from gateway.audit.spark import schema
+from gateway.audit.batch.query import LogIntegrity
 from gateway.audit.storage.retention import RetentionAdvice, advise_retention
-from policies import usage
 from policies.storage import VolumeKey
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 MAX_TOPICS: Final = 1000  # of each broker, the largest: the others are in the sums all the same
-_ACCEPTED_OUTCOMES: Final = ("accepted", "unacknowledged")
-_KEY_COLUMNS: Final = (schema.WINDOW_COLUMN, "topic", "principal")
+ACCEPTED_OUTCOMES: Final = ("accepted", "unacknowledged")
+# Of a topic that a broker has all partitions of: with whole numbers sums depend on no order, and no engine.
+WHOLE_SHARE: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,134 +75,77 @@ class VolumeReport:
     integrity: LogIntegrity
 
 
-def report_volumes(
-    records: AuditRecords, wish: VolumeOptions, tell: Callable[[str], None] = job.ignore_progress
+class VolumeLook(NamedTuple):
+    """What a record notes of a volume: Unix ms, and bytes. `hard`: the free bytes below which nothing more is taken."""
+
+    end_ms: int
+    total: int
+    available: int
+    hard: int | None
+
+
+class WindowLooks(NamedTuple):
+    """The looks at a volume within a window: the least `available`, and the first and the last of them."""
+
+    start_ms: int
+    least: int
+    first: VolumeLook
+    last: VolumeLook
+
+
+class VolumeCounts(NamedTuple):
+    """What records say between the bounds. By broker, and then by window (Unix ms), topic or principal: the bytes that
+    came, and with topics the partitions with a replica there. `unplaced`: VolumeReport's.
+    """
+
+    looks: Mapping[VolumeKey, list[WindowLooks]]  # in the order of time
+    by_window: Mapping[int, Mapping[int, int]]
+    by_topic: Mapping[int, Mapping[str, tuple[int, int]]]
+    by_principal: Mapping[int, Mapping[str, int]]
+    unplaced: int
+
+
+def make_report(
+    counts: VolumeCounts, wish: VolumeOptions, sources: list[dict[str, Any]], integrity: LogIntegrity
 ) -> VolumeReport:
-    """What the records say."""
-    noted = transforms.filter_by_start(records.intervals, wish.from_ms, wish.to_ms)
-    tell("looking at volumes")
-    looks = _volume_observations(noted, wish.window_ms)
-    entered = transforms.filter_by_start(records.rows, wish.from_ms, wish.to_ms).where(
-        F.col("outcome").isin(*_ACCEPTED_OUTCOMES)
-    )
-    came = _bytes_by_broker(entered, _replica_shares(noted, wish.window_ms), wish.window_ms).persist()
-    try:
-        tell("summing up what came to them")
-        accepted = entered.agg(F.sum("bytes")).collect()[0][0] or 0
-        placed = came.select(*_KEY_COLUMNS, "bytes").distinct().agg(F.sum("bytes")).collect()[0][0] or 0
-        by_window = _collect_sums(came, "broker", schema.WINDOW_COLUMN)
-        by_topic = _collect_sums(came, "broker", "topic", partitions=True)
-        by_principal = _collect_sums(came, "broker", "principal")
-    finally:
-        came.unpersist()
-    question = job.AuditQuery((), None, wish.from_ms, wish.to_ms)
+    """What the records say of each volume."""
+    brokers = [broker for broker, _ in counts.looks]
     volumes = tuple(
-        _make_volume_usage(place, rows, looks, wish, by_window, by_topic, by_principal)
-        for place, rows in sorted(looks.items())
+        _make_volume_usage(place, rows, counts, wish, is_only_volume=brokers.count(place[0]) == 1)
+        for place, rows in sorted(counts.looks.items())
     )
-    return VolumeReport(wish, records.sources, volumes, accepted - placed, job.find_gaps(records, question, tell))
-
-
-def _volume_observations(noted: DataFrame, window_ms: int) -> dict[VolumeKey, list[dict[str, Any]]]:
-    """The looks at each volume, in the order of time: of each window the least room, the first look and the last."""
-    each = noted.select("end_ms", F.explode(usage.VOLUMES).alias("v")).select("end_ms", "v.*")
-    moment = F.struct("end_ms", "total", "available", "hard")
-    found = (
-        each.groupBy("broker", "log_dir", _window_column(F.col("end_ms"), window_ms))
-        .agg(F.min("available").alias("least"), F.min(moment).alias("first"), F.max(moment).alias("last"))
-        .orderBy("broker", "log_dir", schema.WINDOW_COLUMN)
-    )
-    looks: dict[VolumeKey, list[dict[str, Any]]] = {}
-    for row in found.collect():
-        looks.setdefault((row["broker"], row["log_dir"]), []).append(row.asDict(recursive=True))
-    return looks
-
-
-def _replica_shares(noted: DataFrame, window_ms: int) -> DataFrame:
-    """Columns: window, broker, topic, share (of the topic's partitions), here (their number)."""
-    each = noted.select(_window_column(F.col("end_ms"), window_ms), F.explode(usage.SPREAD).alias("s"))
-    share = F.avg(F.col("s")["here"] / F.col("s")["partitions"]).alias("share")
-    return (
-        each.where(F.col("s")["partitions"] > 0)
-        .groupBy(schema.WINDOW_COLUMN, F.col("s")["broker"].alias("broker"), F.col("s")["topic"].alias("topic"))
-        .agg(share, F.max(F.col("s")["here"]).alias("here"))
-    )
-
-
-def _bytes_by_broker(entered: DataFrame, spread: DataFrame, window_ms: int) -> DataFrame:
-    """Rows of window, topic, principal and bytes, with each broker that the topic has replicas on, and its share."""
-    sums = entered.groupBy(_window_column(F.col("start_ms"), window_ms), "topic", "principal").agg(
-        F.sum("bytes").alias("bytes")
-    )
-    known = sums.join(spread, [schema.WINDOW_COLUMN, "topic"])
-    # A broker that has a topic for half of the time has half of it on average.
-    windows = (
-        spread.select(schema.WINDOW_COLUMN, "topic").distinct().groupBy("topic").agg(F.count(F.lit(1)).alias("windows"))
-    )
-    usual = (
-        spread.groupBy("broker", "topic")
-        .agg(F.sum("share").alias("share"), F.max("here").alias("here"))
-        .join(windows, "topic")
-        .select("broker", "topic", (F.col("share") / F.col("windows")).alias("share"), "here")
-    )
-    noted = spread.select(schema.WINDOW_COLUMN, "topic").distinct()
-    others = sums.join(noted, [schema.WINDOW_COLUMN, "topic"], "left_anti").join(usual, "topic")
-    return known.select(*others.columns).unionByName(others).withColumn("came", F.col("bytes") * F.col("share"))
-
-
-def _collect_sums(came: DataFrame, *keys: str, partitions: bool = False) -> dict[int, dict[Any, Any]]:
-    """Bytes that came, by the first key and then by the second; with `partitions`, those as well."""
-    found: dict[int, dict[Any, Any]] = {}
-    sums = came.groupBy(*keys).agg(F.round(F.sum("came")).cast("long").alias("came"), F.max("here").alias("here"))
-    for row in sums.orderBy(F.col("came").desc(), keys[1]).collect():
-        of_broker = found.setdefault(row[keys[0]], {})
-        if keys[1] == schema.WINDOW_COLUMN or len(of_broker) < MAX_TOPICS:
-            of_broker[row[keys[1]]] = (row["came"], row["here"]) if partitions else row["came"]
-    return found
+    return VolumeReport(wish, sources, volumes, counts.unplaced, integrity)
 
 
 def _make_volume_usage(
-    place: VolumeKey,
-    rows: list[dict[str, Any]],
-    looks: Mapping[VolumeKey, Any],
-    wish: VolumeOptions,
-    by_window: Mapping[int, Mapping[int, int]],
-    by_topic: Mapping[int, Mapping[str, tuple[int, int]]],
-    by_principal: Mapping[int, Mapping[str, int]],
+    place: VolumeKey, rows: list[WindowLooks], counts: VolumeCounts, wish: VolumeOptions, *, is_only_volume: bool
 ) -> VolumeUsage:
     broker = place[0]
-    first, last = rows[0]["first"], rows[-1]["last"]
-    came, topics = by_window.get(broker, {}), by_topic.get(broker, {})
-    free = {row[schema.WINDOW_COLUMN]: row["least"] for row in rows}
+    first, last = rows[0].first, rows[-1].last
+    came, topics = counts.by_window.get(broker, {}), counts.by_topic.get(broker, {})
+    free = {row.start_ms: row.least for row in rows}
     times = {*came, *free}
     steps = tuple(
         WindowUsage(start, free.get(start), came.get(start, 0))
         for start in range(min(times), max(times) + 1, wish.window_ms)
     )
-    limit = last["hard"] if wish.keep_free is None else wish.keep_free
-    alone = sum(each[0] == broker for each in looks) == 1
-    used = first["total"] - first["available"]
+    limit = last.hard if wish.keep_free is None else wish.keep_free
+    used = first.total - first.available
     advice = None
-    if alone and limit is not None and topics:
-        advice = advise_retention(
-            [step.written for step in steps], wish.window_ms, last["total"] - limit - used, topics
-        )
+    if is_only_volume and limit is not None and topics:
+        advice = advise_retention([step.written for step in steps], wish.window_ms, last.total - limit - used, topics)
     return VolumeUsage(
         place,
-        last["total"],
+        last.total,
         used,
-        last["total"] - last["available"],
+        last.total - last.available,
         min(free.values()),
         limit,
         None if limit is None else min((at for at, least in free.items() if least <= limit), default=None),
-        alone,
+        is_only_volume,
         sum(came.values()),
         topics,
-        by_principal.get(broker, {}),
+        counts.by_principal.get(broker, {}),
         steps,
         advice,
     )
-
-
-def _window_column(at: Column, window_ms: int) -> Column:
-    return (at - at % window_ms).alias(schema.WINDOW_COLUMN)

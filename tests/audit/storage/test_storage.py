@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit import cli
+from gateway.audit import cli, store
 from gateway.audit.batch import transforms
-from gateway.audit.batch.job import AuditRecords, LogIntegrity
-from gateway.audit.storage import filling, text
+from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.tables import LocalTables
+from gateway.audit.storage import filling, spark_counts, text
 from gateway.audit.storage.filling import VolumeOptions, VolumeReport, VolumeUsage, WindowUsage
+from gateway.audit.storage.local_counts import VolumeCollector
 from gateway.audit.storage.retention import RetentionAdvice, advise_retention, longest_fitting_run
+from gateway.audit.stream import stream
 from policies.usage import DiskNotes, SpreadNote, VolumeNote
-from tests.audit.records import START, Row, interval
+from tests.audit.records import START, LineSource, Row, interval, topic_batch
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     Make = Callable[[Sequence[str | None]], DataFrame]
 
@@ -95,13 +101,19 @@ def lines() -> list[str]:
     return found
 
 
-def records(unique: Make, lines: Sequence[str]) -> AuditRecords:
+def report_volumes(unique: Make, lines: Sequence[str], wish: VolumeOptions) -> VolumeReport:
+    """What both engines say."""
+    question = AuditQuery((), None, wish.from_ms, wish.to_ms)
+    local = LocalRecords([LineSource(lines)])
+    counts = local.collect(lambda: VolumeCollector(wish), question).make_counts()
     found = unique(lines)
-    return AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": len(lines)})
+    records = AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": len(lines)})
+    assert spark_counts.count_volumes(records, wish) == counts
+    return filling.make_report(counts, wish, [], local.find_gaps(question))
 
 
 def test_each_volume_has_what_came_to_it_by_time_topic_and_principal(unique: Make) -> None:
-    report = filling.report_volumes(records(unique, lines()), VolumeOptions(WINDOW))
+    report = report_volumes(unique, lines(), VolumeOptions(WINDOW))
     other, full = report.volumes
     assert (full.place, full.total, full.used_first, full.used_last) == ((3, "/d"), 1000, 300, 500)
     assert (full.limit, full.least_free, full.limit_reached_ms, full.is_only_volume) == (100, 100, START + WINDOW, True)
@@ -125,7 +137,7 @@ def test_where_a_topic_is_goes_by_the_records_of_the_time(unique: Make) -> None:
         for minute, each in enumerate(moved)
         for line in interval(minute, [Row(bytes=100)], start_ms=START + minute * WINDOW, disks=each)
     ]
-    report = filling.report_volumes(records(unique, made), VolumeOptions(WINDOW, keep_free=550))
+    report = report_volumes(unique, made, VolumeOptions(WINDOW, keep_free=550))
     other, full = report.volumes
     assert [step.written for step in full.windows] == [100, 0, 50], "half of the time it was here"
     assert [step.written for step in other.windows] == [0, 100, 50]
@@ -138,23 +150,47 @@ def test_one_of_several_volumes_of_a_broker_gets_no_advice(unique: Make) -> None
     both = tuple(VolumeNote(3, name, 1000, 500, None, 100.0) for name in ("/d", "/e"))
     noted = DiskNotes(both, (FOLLOWS,))
     made = interval(0, [Row(1, "follows", bytes=10)], disks=noted)
-    report = filling.report_volumes(records(unique, made), VolumeOptions(WINDOW))
+    report = report_volumes(unique, made, VolumeOptions(WINDOW))
     assert [(each.is_only_volume, each.written, each.advice) for each in report.volumes] == [(False, 10, None)] * 2
 
 
+def test_the_engines_count_the_same_of_many_records_and_of_tables(
+    unique: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    made = []
+    for seq in range(60):
+        spread = [SpreadNote(broker, f"t{chance.randrange(5)}", chance.randrange(3), 3) for broker in (1, 2, 3)]
+        limit = chance.choice((None, 100.0))
+        notes = tuple(VolumeNote(broker, "/d", 9000, chance.randrange(9000), None, limit) for broker in (1, 2))
+        rows = [Row(1, f"t{topic}", f"u{topic % 2}", bytes=chance.randrange(1000)) for topic in range(6)]
+        made += interval(seq, rows, start_ms=START + seq * 20_000, disks=DiskNotes(notes, tuple(spread)))
+    wish = VolumeOptions(WINDOW, START + WINDOW, START + 15 * WINDOW)
+    report = report_volumes(unique, made, wish)
+    assert [len(volume.topics) for volume in report.volumes] == [5, 5]
+    assert report.unplaced > 0
+    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
+    stream.add_batch(store.TableWriter(tables), topic_batch(spark, [(0, i, line) for i, line in enumerate(made)]), "id")
+    question = AuditQuery((), None, wish.from_ms, wish.to_ms)
+    counts = LocalTables(str(tmp_path / "tables")).collect(lambda: VolumeCollector(wish), question).make_counts()
+    assert filling.make_report(counts, wish, [], report.integrity) == report
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
 def test_the_command_reads_a_spool_of_old_and_new_records(
-    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
     old = interval(0, [Row(bytes=5)], boot="old", final=True, version=1)
     (tmp_path / "a.jsonl").write_text("\n".join([*old, *lines()]) + "\n")
-    assert command("storage", "--spool", tmp_path, "--window", "1m", "--format", "json", "--quiet") == 0
+    audit = partial(command, "storage", "--spool", tmp_path, "--quiet", "--engine", engine)
+    assert audit("--window", "1m", "--format", "json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert [(each["broker"], each["log_dir"]) for each in answer["volumes"]] == [(1, "/a"), (3, "/d")]
     assert answer["volumes"][1]["retention"]["retention.ms"] == 2 * WINDOW
     assert answer["unplaced_bytes"] == 4 * 11 + 5
     assert answer["integrity"]["malformed"] == 0
     (tmp_path / "a.jsonl").write_text("\n".join(old) + "\n")
-    assert command("storage", "--spool", tmp_path, "--quiet") == 0
+    assert audit() == 0
     assert capsys.readouterr().out.startswith("no record says anything of volumes")
 
 
