@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.columns import BOOT_COLUMNS
+from policies.idempotence import repeats
 
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
 DROPPED: Final = "dropped"
-# Within which a client tries a rejected batch again: lives that are closer to each other may both have seen it. As long
-# as repeats.RETENTION_S, which the clocks of two gateways don't differ by.
-REPEAT_MS: Final = 600_000
+# Within which gateways recognise a rejected batch that comes again: lives that are closer to each other may both have
+# seen it. The clocks of two gateways differ by less.
+REPEAT_MS: Final = round(repeats.RETENTION_S * 1000)
 # Columns of a life that aren't told of those without an end.
 _NOT_TOLD: Final = ("final_seq", "clusters", "changed", "unchecked", "chained")
 _ONE_CLUSTER: Final = ("topic", "tables")  # sources that gateways of one cluster write to; spool files may be anyone's

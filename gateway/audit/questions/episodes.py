@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from gateway.audit import columns
 from gateway.audit.answers.windows import time_text
+from gateway.audit.batch.query import REPEAT_MS
 
 WHOSE: Final = ("principal", "client_id", "topic")
 BY: Final = (*WHOSE, "reason")
-QUIET_MS: Final = 600_000  # for which gateways recognise repeats (policies/idempotence/repeats.py)
 ACCEPTED, DROPPED, OPEN = "accepted", "dropped", "open"
 KINDS: Final[dict[str, type]] = {
     "start_ms": int, "start": str, "end_ms": int, "end": str, **dict.fromkeys(WHOSE, str), "reasons": str,
@@ -101,7 +101,7 @@ def _end_episodes(
     for key, episode in [*running.items()]:
         quiet = now - episode.end_ms
         # All may have been sent again and refused within the window: only a whole one without a refusal is an end.
-        if quiet >= QUIET_MS or (quiet >= window_ms and not episode.left):
+        if quiet >= REPEAT_MS or (quiet >= window_ms and not episode.left):
             del running[key]
             yield key, episode, episode.outcome
 
