@@ -179,7 +179,7 @@ class ConfigReloader:
                 f"settings that apply at once conflict with those that need a restart ({', '.join(changes.pending)})"
             )
             raise _ReloadRefused("refused", [f"{together}: {problem}" for problem in changes.problems])
-        self._origin = ConfigOrigin(files, read_at_ns)
+        former_origin, self._origin = self._origin, ConfigOrigin(files, read_at_ns)
         if not changes.live:
             log.info(
                 "configuration read again: nothing has changed%s", " that applies at once" if changes.pending else ""
@@ -191,7 +191,14 @@ class ConfigReloader:
         except PolicyError as error:
             raise _ReloadRefused("refused", [f"thresholds.source: {error}"]) from error
         around = functools.partial(self._config_switch.switch_to, changes.settings, self._origin)
-        await self._policies.replace_base(base, source, around)
+        former_base = self._base.of_settings(running)
+        try:
+            await self._policies.replace_base(base, source, around)
+        except Exception:  # some parts have the new one, others haven't
+            self._origin = former_origin
+            back = functools.partial(self._config_switch.switch_to, running, former_origin)
+            await self._policies.replace_base(former_base, None, back)
+            raise
         log.info("configuration taken over: %s", ", ".join(changes.live))
         for warning in config.find_warnings(changes.settings):
             if warning not in before:

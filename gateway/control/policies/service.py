@@ -390,7 +390,7 @@ class PolicyService:
     ) -> None:
         """Keep the changes over another base. `source`: its author, for the history; None: it has no place there.
         `around`: a context for everything else that changes along with it: entered before the new values are published,
-        left afterwards.
+        left afterwards. What is raised in it is raised here, with the new base and perhaps a part of the rest in force.
         """
         before, after = await self._queue_and_wait(lambda: self._replace_base(base), around)
         if source is not None:
@@ -515,9 +515,19 @@ class PolicyService:
             request.error = error
         finally:
             # Before the answer: a client that has it finds its change in force.
-            with request.commit_context() if request.error is None else nullcontext():
+            if request.error is None and request.commit_context is not nullcontext:
+                self._announce_within(request)
+            else:
                 self._announce_changes()
             request.done.set()
+
+    def _announce_within(self, request: _StoreRequest) -> None:
+        """Whatever else is to change along may fail: that is the asker's affair, as only it can take all of it back."""
+        try:
+            with request.commit_context():
+                self._announce_changes()
+        except Exception as error:
+            request.error = error
 
     def _announce_changes(self) -> None:
         """Publish the policies in force if they changed, or have just been loaded."""

@@ -113,11 +113,13 @@ class Told:
         if self._gathered is not None:
             yield
             return
-        self._gathered = []
-        yield
-        if self._gathered:
-            self.all.append(self._gathered)
-        self._gathered = None
+        gathered = self._gathered = []
+        try:
+            yield
+        finally:
+            self._gathered = None
+            if gathered:
+                self.all.append(gathered)
 
 
 class Surroundings:

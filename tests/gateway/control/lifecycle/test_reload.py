@@ -294,6 +294,30 @@ async def test_a_bug_leaves_the_old_configuration(make: Any, caplog: pytest.LogC
     assert control.told.all == []
 
 
+@pytest.mark.parametrize("fact", ["configuration", "policies"])
+async def test_a_part_that_can_not_follow_leaves_the_old_configuration_everywhere(make: Any, fact: str) -> None:
+    control = await make(TOTAL % "1MB")
+    seen: list[str] = []
+
+    def follow(_: object) -> None:
+        seen.append(control.settings.mode)
+        if control.settings.mode == "observe":
+            raise ZeroDivisionError
+
+    getattr(control.context.facts, fact).subscribe("a part with a bug", follow)
+    before = control.settings
+    outcome, problems = await control.reload(UPSTREAM + "mode: observe\n" + TOTAL % "2MB")
+    assert (outcome, problems) == ("failed", ("a bug: ZeroDivisionError()",))
+    assert (seen[0], {*seen[1:]}) == ("observe", {"enforce"})
+    assert control.settings == before
+    told = [each for messages in control.told.all for each in messages]
+    last = {type(each): each for each in told}
+    assert (last[channel.WorkerSettings].mode, last[channel.ThresholdPolicy].total) == ("enforce", 1e6)
+    assert [settings for settings, _ in control.adopted] == [before]
+    assert (await control.reload(UPSTREAM + TOTAL % "3MB"))[0] == "applied"
+    assert control.told.latest_snapshot(channel.ThresholdPolicy).total == 3e6
+
+
 async def test_a_change_of_the_file_is_seen_and_taken_over_when_it_has_settled(
     make: Any, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
