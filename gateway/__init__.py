@@ -3,6 +3,7 @@
 # Programs:
 #   __main__.py, cli.py  the command `produce-gateway`: serve, check, schema, version; it finds all others
 #   supervisor.py        the parent of a gateway: owns listening sockets, restarts control and workers
+#   parent_link.py       the socket between it and each of them: messages, and the child's end
 #   health.py            the health port, which the parent answers
 #   data/                one worker: the path of a produced byte
 #   control/             one per gateway: metadata, policies, storage factor, usage log, metrics, admin server

@@ -149,7 +149,7 @@ def serve_gateway(path: Path) -> int:
     if settings is None or examined.findings:
         gc.enable()
         return _print_errors(examined.lines)
-    from gateway import config, supervisor
+    from gateway import config, parent_link, supervisor
     from gateway.log.logs import configure_logging, install_hooks
     from gateway.system import cores
     from policies.fleet import page
@@ -175,7 +175,7 @@ def serve_gateway(path: Path) -> int:
         memory_bytes=page.page_size(workers) if workers > 1 else 0,
         drain_timeout_s=settings.drain_timeout,
         shutdown_delay_s=settings.shutdown_delay,
-        origin=supervisor.ConfigOrigin(tuple(map(str, examined.files)), read_at_ns),
+        origin=parent_link.ConfigOrigin(tuple(map(str, examined.files)), read_at_ns),
         log_format=settings.log.format,
         health=settings.health_address,
     )

@@ -3,10 +3,7 @@
 # them, and the answers of the health port (health.py), for which control reports its condition every second.
 #
 # It knows nothing of Kafka, metrics or policies and imports none of it, so there is little in it that could fail. Each
-# child has a socketpair to it, with the messages below in channel.py's framing. Children listen to their parent only:
-# SIGTERM, SIGINT and SIGHUP are blocked from before their exec and then ignored (systemd signals a whole control
-# group, a terminal a whole process group), and they end with their parent (PR_SET_PDEATHSIG where there is one, else
-# the end of their socket).
+# child has a socketpair to it (parent_link.py).
 #
 # Stop: `readyz` turns and everything goes on for the delay that was asked for, so that whoever sends clients
 # here stops doing so. Then listening sockets close, children get Stop, workers drain, control writes down what they
@@ -14,7 +11,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -26,12 +22,33 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import trio
 from msgspec.structs import replace
 
 from gateway.channel import ChannelClosed, ProcessChannel
 from gateway.health import HealthServer, ReportedHealth
+from gateway.parent_link import (
+    NO_ORIGIN,
+    PARENT_SIGNALS,
+    AdoptConfig,
+    ConfigOrigin,
+    GiveUp,
+    HealthReport,
+    ListenFailed,
+    ListeningSocket,
+    ListenRequest,
+    NewChannel,
+    ReconnectRequest,
+    ReloadConfig,
+    StartControl,
+    StopChild,
+    StopNotice,
+    ToChild,
+    ToParent,
+    UnlistenRequest,
+    WasUp,
+    decode_for_parent,
+)
 from gateway.system import shared_memory
 from gateway.system.sockets import address_text
 
@@ -40,268 +57,8 @@ log = logging.getLogger("gateway.supervisor")
 BACKLOG = 1024  # connections that wait while control restarts
 BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again, or a broken channel replaced
 STEADY_S = 30.0  # a child that lived this long starts at the first pause again
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the parent's; children ignore them
 
 CONTROL_NUMBER = -1  # the number of the control process among the children; workers count from 0
-
-
-# --- parent -> child --------------------------------------------------------------------------------------------------
-
-
-class ListeningSocket(msgspec.Struct, frozen=True, tag=True):
-    """A listening socket, its descriptor with it; or why there is none. Unasked to a control that was restarted."""
-
-    name: str
-    host: str
-    port: int
-    error: str = ""
-
-
-class ConfigOrigin(msgspec.Struct, frozen=True):
-    """The files that a configuration was read from, the configuration file first, and the Unix time in ns before that.
-    No file: it can't be read again.
-    """
-
-    files: tuple[str, ...] = ()
-    read_at_ns: int = 0
-
-
-NO_ORIGIN = ConfigOrigin()
-
-
-class StartControl(msgspec.Struct, frozen=True, tag=True):
-    """To control, after the sockets that were open already: the validated configuration, as JSON.
-
-    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work.
-    """
-
-    settings: bytes
-    was_up: bool = False
-    origin: ConfigOrigin = NO_ORIGIN
-
-
-class ReloadConfig(msgspec.Struct, frozen=True, tag=True):
-    """To control: somebody asks for the configuration to be read again."""
-
-
-class NewChannel(msgspec.Struct, frozen=True, tag=True):
-    """One end of a fresh socketpair between control and that worker; it replaces an earlier one."""
-
-    worker: int
-    restarts: int  # of that worker so far
-    # The number of times that control was started: a channel may be renewed without that, and only a control that ended
-    # counts against a question that it had.
-    control: int
-
-
-class StopNotice(msgspec.Struct, frozen=True, tag=True):
-    """To control: Stop comes before long. Readiness is to say so; everything else goes on."""
-
-
-class StopChild(msgspec.Struct, frozen=True, tag=True):
-    timeout_s: float
-
-
-# --- child -> parent --------------------------------------------------------------------------------------------------
-
-
-class ListenRequest(msgspec.Struct, frozen=True, tag=True):
-    """Open that address, or give it again if it is open under this name; answered by Listening."""
-
-    name: str
-    host: str
-    port: int
-
-
-class UnlistenRequest(msgspec.Struct, frozen=True, tag=True):
-    name: str
-
-
-class ReconnectRequest(msgspec.Struct, frozen=True, tag=True):
-    """Control and a worker lack a channel; if both are alive, they get a new one."""
-
-    worker: int
-
-
-class WasUp(msgspec.Struct, frozen=True, tag=True):
-    """Control: connections are accepted. From now on nothing that control lacks ends the gateway."""
-
-
-class AdoptConfig(msgspec.Struct, frozen=True, tag=True):
-    """Control: another configuration holds from here on, for later control processes as well. Times: see
-    `run_gateway`.
-    """
-
-    settings: bytes
-    origin: ConfigOrigin
-    shutdown_delay_s: float
-    drain_timeout_s: float
-
-
-class HealthReport(msgspec.Struct, frozen=True, tag=True):
-    """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
-
-    problems: tuple[str, ...]
-    lacking: tuple[str, ...]
-
-
-class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1. After
-    `WasUp` only the child ends, and is started again.
-    """
-
-    text: str
-
-
-ToChild = ListeningSocket | StartControl | ReloadConfig | NewChannel | StopNotice | StopChild
-ToParent = ListenRequest | UnlistenRequest | ReconnectRequest | WasUp | AdoptConfig | HealthReport | GiveUp
-
-_decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
-_decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
-
-
-class ParentGone(Exception):
-    """The parent is dead; there is no process left to work for."""
-
-
-class ListenFailed(OSError):
-    """The parent could not open an address; the text says which and why."""
-
-
-# --- the child's side -------------------------------------------------------------------------------------------------
-
-
-def attach_to_parent(fd: int) -> ParentLink:
-    """Take up the socket to the parent, first thing in a child's main function, before `trio.run`."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return ParentLink(socket.socket(fileno=fd))
-
-
-class ParentLink:
-    """A child's view of its parent. `run_gateway` has to be running for anything else to happen.
-
-    Attributes:
-        leaving: control only: set when the gateway is about to stop, or stops.
-        stopping: set when the parent asks this child to finish within `drain_timeout_s` seconds.
-        settings: control only, set once `started` is: the configuration as JSON.
-        was_up: control only, likewise: an earlier control had everything up.
-        origin: control only, likewise: where the configuration was read.
-        reload: control only: set when somebody asks for that; whoever does it first puts another event in its place.
-        inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._channel: ProcessChannel[ToParent, ToChild] = ProcessChannel(sock, _decode_for_child)
-        self._channels, self._next_channel = trio.open_memory_channel[tuple[NewChannel, socket.socket]](math.inf)
-        self._listen_events: dict[str, trio.Event] = {}
-        self._listen_answers: dict[str, tuple[ListeningSocket, int]] = {}
-        self.leaving = trio.Event()
-        self.stopping = trio.Event()
-        self.drain_timeout_s = 0.0
-        self.started = trio.Event()
-        self.settings = b""
-        self.was_up = False
-        self.origin = NO_ORIGIN
-        self.reload = trio.Event()
-        self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
-
-    async def run(self) -> None:
-        """Read from and write to the parent.
-
-        Raises:
-            ParentGone: it closed its end.
-        """
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._channel.run)
-                while True:
-                    self._handle_message(*await self._channel.receive())
-        except* ChannelClosed:
-            raise ParentGone from None
-        finally:
-            self._channel.close()
-
-    async def next_channel(self) -> tuple[NewChannel, socket.socket]:
-        """The next socketpair end between control and a worker. A later one of a worker replaces an earlier one."""
-        return await self._next_channel.receive()
-
-    async def listen(self, name: str, host: str, port: int) -> socket.socket:
-        """Have the parent open an address. One call per name at a time.
-
-        Raises:
-            ListenFailed: it could not.
-        """
-        if name in self.inherited:
-            held_host, held_port, held = self.inherited.pop(name)
-            if (held_host, held_port) == (host, port):
-                return held
-            held.close()
-        self._listen_events[name] = trio.Event()
-        self._channel.post(ListenRequest(name, host, port))
-        await self._listen_events[name].wait()
-        del self._listen_events[name]
-        answer, fd = self._listen_answers.pop(name)
-        if answer.error or fd < 0:
-            raise ListenFailed(answer.error or f"{address_text(host, port)}: too many open files")
-        return socket.socket(fileno=fd)
-
-    def close_listener(self, name: str) -> None:
-        """Let the parent close the socket that it holds under that name; closing our own is up to us."""
-        self._channel.post(UnlistenRequest(name))
-
-    def request_reconnect(self, worker: int) -> None:
-        """Ask for a new channel between control and that worker; the parent may take its time."""
-        self._channel.post(ReconnectRequest(worker))
-
-    def report_up(self) -> None:
-        """Control: everything is up; this and every later control goes on without parts that it can't have."""
-        self.was_up = True
-        self._channel.post(WasUp())
-
-    def adopt_config(self, message: AdoptConfig) -> None:
-        """Control: another configuration holds."""
-        self._channel.post(message)
-
-    def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
-        """Control: what the health port says from here on."""
-        self._channel.post(HealthReport(tuple(problems), tuple(lacking)))
-
-    async def give_up(self, text: str) -> None:
-        """Ask the parent to end the whole gateway with this message; returns when it knows."""
-        self._channel.post(GiveUp(text))
-        await self._channel.wait_flushed()
-
-    def _handle_message(self, message: ToChild, fd: int) -> None:
-        match message:
-            case ListeningSocket(name=name) if name in self._listen_events:
-                self._listen_answers[name] = (message, fd)
-                self._listen_events[name].set()
-            case ListeningSocket() if fd >= 0:
-                self.inherited[message.name] = (message.host, message.port, socket.socket(fileno=fd))
-            case NewChannel() if fd >= 0:
-                self._channels.send_nowait((message, socket.socket(fileno=fd)))
-            case NewChannel():  # this process has too many open files: nobody else knows that it lacks this one
-                self.request_reconnect(message.worker)
-            case StartControl():
-                self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
-                self.started.set()
-            case ReloadConfig():
-                self.reload.set()
-            case StopNotice():
-                self.leaving.set()
-            case StopChild():
-                self.drain_timeout_s = message.timeout_s
-                self.leaving.set()
-                self.stopping.set()
-
-
-# --- the parent's side ------------------------------------------------------------------------------------------------
-
 
 # A child's command line by its number; `--fd N`, and for workers what else they need, are put behind it.
 ChildCommand = Callable[[int], Sequence[str]]
@@ -406,7 +163,7 @@ class _ChildProcess:
                 passed.append(memory)
         # In this thread, because PR_SET_PDEATHSIG follows the thread that forked; the mask is inherited (see
         # `attach_to_parent`).
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
         try:
             self.process = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL)
         except OSError:
@@ -416,7 +173,7 @@ class _ChildProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         self.restarts += 1
-        self.channel = ProcessChannel(ours, _decode_for_parent)
+        self.channel = ProcessChannel(ours, decode_for_parent)
         return self.channel
 
     def kill(self) -> None:
@@ -463,7 +220,7 @@ class _ProcessSupervisor:
 
     async def run(self) -> int:
         try:
-            with trio.open_signal_receiver(*_SIGNALS) as signals:
+            with trio.open_signal_receiver(*PARENT_SIGNALS) as signals:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow_signals, signals, nursery)
                     if self._health_socket is not None:

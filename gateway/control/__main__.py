@@ -14,7 +14,7 @@ def main() -> int:
 
     from gateway.control import app  # noqa: PLC0415
     from gateway.log.logs import DefaultLogSettings, configure_logging, install_hooks  # noqa: PLC0415
-    from gateway.supervisor import ParentGone, attach_to_parent  # noqa: PLC0415
+    from gateway.parent_link import ParentGone, attach_to_parent  # noqa: PLC0415
 
     gc.freeze()
     # Policies, and metadata of a large cluster, are up to a million objects without a cycle: to look for one after each

@@ -54,8 +54,8 @@ from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.control.workers.workers import WorkerPool
 from gateway.listener_names import bootstrap_socket_name
+from gateway.parent_link import ParentLink
 from gateway.secret_key import ROLLOUT_PURPOSE, derive_key
-from gateway.supervisor import ParentLink
 from policies.fleet.keys import FleetKey, LimitUnit, group_key
 from policies.limits.description import FleetUse
 

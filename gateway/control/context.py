@@ -10,7 +10,7 @@ from gateway.config import Settings
 from gateway.control.facts import ControlFacts
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
-from gateway.supervisor import ParentLink
+from gateway.parent_link import ParentLink
 
 
 @dataclass(frozen=True)

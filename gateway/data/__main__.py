@@ -14,7 +14,7 @@ import time
 import trio
 
 from gateway.data.worker.worker import DataWorker
-from gateway.supervisor import ParentGone, ParentLink, attach_to_parent
+from gateway.parent_link import ParentGone, ParentLink, attach_to_parent
 from gateway.system.shared_memory import SharedMemoryRegion
 from policies.fleet.page import SharedPage
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import trio
 
-from gateway import supervisor
+from gateway import parent_link, supervisor
 from gateway.channel import (
     ChannelClosed,
     ProcessChannel,
@@ -65,7 +65,7 @@ def parent() -> int:
     )
 
 
-async def control(link: supervisor.ParentLink) -> None:
+async def control(link: parent_link.ParentLink) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         await link.started.wait()
@@ -83,7 +83,7 @@ async def control(link: supervisor.ParentLink) -> None:
         for name, port in (("bootstrap", int(os.environ["FAMILY_BOOT"])), ("broker 1", int(os.environ["FAMILY_PORT"]))):
             try:
                 sock = await link.listen(name, "127.0.0.1", port)
-            except supervisor.ListenFailed as error:
+            except parent_link.ListenFailed as error:
                 tell("control", "refused", name=name, error=str(error))
             else:
                 tell("control", "listening", name=name)
@@ -96,19 +96,19 @@ async def control(link: supervisor.ParentLink) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def tell_leaving(link: supervisor.ParentLink) -> None:
+async def tell_leaving(link: parent_link.ParentLink) -> None:
     await link.leaving.wait()
     tell("control", "leaving", stopping=link.stopping.is_set())
 
 
-async def tell_reload(link: supervisor.ParentLink) -> None:
+async def tell_reload(link: parent_link.ParentLink) -> None:
     while True:
         await link.reload.wait()
         link.reload = trio.Event()
         tell("control", "reload")
         if MOOD == "adopt":
             link.adopt_config(
-                supervisor.AdoptConfig(b'{"new": 1}', supervisor.ConfigOrigin(("gw.yaml",), 5), 0.0, 30.0)
+                parent_link.AdoptConfig(b'{"new": 1}', parent_link.ConfigOrigin(("gw.yaml",), 5), 0.0, 30.0)
             )
             # Messages are read in their order: with this answer the parent has that one.
             (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
@@ -123,13 +123,13 @@ async def accept(name: str, sock: object) -> None:
         tell("control", "accepted", name=name)
 
 
-async def follow(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
+async def follow(link: parent_link.ParentLink, nursery: trio.Nursery) -> None:
     while True:
         message, sock = await link.next_channel()
         nursery.start_soon(greet, link, message.restarts, ProcessChannel(sock, decode_for_control))
 
 
-async def greet(link: supervisor.ParentLink, restarts: int, channel: ProcessChannel[ToWorker, ToControl]) -> None:
+async def greet(link: parent_link.ParentLink, restarts: int, channel: ProcessChannel[ToWorker, ToControl]) -> None:
     try:
         hello, _ = await channel.receive()
         assert isinstance(hello, WorkerHello)
@@ -143,7 +143,7 @@ async def greet(link: supervisor.ParentLink, restarts: int, channel: ProcessChan
         tell("control", "channel closed")
 
 
-async def worker(link: supervisor.ParentLink) -> None:
+async def worker(link: parent_link.ParentLink) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         nursery.start_soon(say_hello, link, nursery)
@@ -154,7 +154,7 @@ async def worker(link: supervisor.ParentLink) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def say_hello(link: supervisor.ParentLink, nursery: trio.Nursery) -> None:
+async def say_hello(link: parent_link.ParentLink, nursery: trio.Nursery) -> None:
     while True:
         channel = ProcessChannel[ToControl, ToWorker]((await link.next_channel())[1], decode_for_worker)
         channel.post(WorkerHello(1, 0, os.getpid(), "boot"))
@@ -168,7 +168,7 @@ async def hold(channel: ProcessChannel[ToControl, ToWorker]) -> None:
 
 def child(who: str) -> int:
     args = dict(pairwise(sys.argv))
-    link = supervisor.attach_to_parent(int(args["--fd"]))
+    link = parent_link.attach_to_parent(int(args["--fd"]))
     starts: list[int] = []
     if "--memory" in args:
         assert int(args["--workers"]) == WORKERS
@@ -184,7 +184,7 @@ def child(who: str) -> int:
     code = 0
     try:
         trio.run({"control": control, "worker": worker}[who], link)
-    except* supervisor.ParentGone:
+    except* parent_link.ParentGone:
         code = 1
     return code
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway import supervisor
+from gateway import parent_link, supervisor
 from gateway.channel import ProcessChannel
 from gateway.embedded import find_free_port
 
@@ -320,13 +320,13 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_the_others_stay(start
 
 async def test_a_channel_whose_descriptor_was_lost_is_asked_for_again(nursery: trio.Nursery) -> None:
     ours, theirs = socket.socketpair()
-    parent: ProcessChannel[Any, supervisor.ToParent] = ProcessChannel(ours, supervisor._decode_for_parent)
-    link = supervisor.ParentLink(theirs)
+    parent: ProcessChannel[Any, parent_link.ToParent] = ProcessChannel(ours, parent_link.decode_for_parent)
+    link = parent_link.ParentLink(theirs)
     nursery.start_soon(link.run)
     nursery.start_soon(parent.run)
-    parent.post(supervisor.NewChannel(worker=3, restarts=0, control=0))  # as it arrives where there are too many files
+    parent.post(parent_link.NewChannel(worker=3, restarts=0, control=0))  # as it arrives where there are too many files
     with contextlib.closing(parent), trio.fail_after(DEADLINE_S):
-        assert await parent.receive() == (supervisor.ReconnectRequest(3), -1)
+        assert await parent.receive() == (parent_link.ReconnectRequest(3), -1)
         nursery.cancel_scope.cancel()
 
 
@@ -366,7 +366,7 @@ def test_pauses_grow_to_a_bound_and_begin_anew_after_a_child_that_lived_long() -
     ],
 )
 def test_an_address_that_cannot_be_opened_says_which_and_why(host: Any, port: Any, why: Any) -> None:
-    with pytest.raises(supervisor.ListenFailed, match=why):
+    with pytest.raises(parent_link.ListenFailed, match=why):
         supervisor.open_listener(host, port)
 
 
@@ -375,7 +375,7 @@ def test_ipv6_listens_too() -> None:
         pytest.skip("this machine has no IPv6")
     try:
         sock = supervisor.open_listener("::1", find_free_port())
-    except supervisor.ListenFailed:
+    except parent_link.ListenFailed:
         pytest.skip("this machine has no ::1")
     with sock, socket.create_connection(sock.getsockname()[:2]):
         pass

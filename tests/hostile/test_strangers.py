@@ -29,7 +29,7 @@ from gateway.data.shared.ledger import MAX_INTERVAL_BYTES, OTHER_NAME
 from gateway.data.shared.topics import INVALID_TOPIC
 from gateway.data.shared.warning_limiter import MAX_PER_PERIOD, NO_LOG_FIELDS, PERIOD_S, WarningLimiter
 from gateway.data.worker.worker import DataWorker
-from gateway.supervisor import ParentLink
+from gateway.parent_link import ParentLink
 from policies import usage
 from policies.groups.group_limiters import GroupLimitValues
 from policies.meters.meter import TICK_S

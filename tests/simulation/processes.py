@@ -40,8 +40,8 @@ from gateway.data.relay.no_shortcut import NoShortcut
 from gateway.data.sockets import calls, reactor, slices
 from gateway.data.sockets.inbound import SharedReadBuffer
 from gateway.data.worker.worker import DataPlane, DataWorker
+from gateway.parent_link import NO_ORIGIN, NewChannel
 from gateway.storage.log_dirs import LogDirs
-from gateway.supervisor import NO_ORIGIN, NewChannel
 from policies.fleet.page import SharedPage, page_size
 from policies.storage import Observation, ObservationFailed, Volume
 from tests.simulation.clock import MONOTONIC_S, Agenda, Process, block, current_process
@@ -154,7 +154,7 @@ class _OrderedSet(dict[Any, None]):
 
 
 class ParentEnd:
-    """In the place of `gateway.supervisor.ParentLink`."""
+    """In the place of `gateway.parent_link.ParentLink`."""
 
     def __init__(self, gateway: Gateway, process: Process, settings: bytes, *, was_up: bool) -> None:
         self._gateway = gateway

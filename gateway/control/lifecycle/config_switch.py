@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from gateway.config import Settings
 from gateway.control.context import ControlContext
 from gateway.control.workers.workers import WorkerPool
-from gateway.supervisor import AdoptConfig, ConfigOrigin
+from gateway.parent_link import AdoptConfig, ConfigOrigin
 
 
 class ConfigSwitch:

@@ -24,7 +24,7 @@ from gateway.control.lifecycle.file_watch import SettledFiles, is_any_newer, rea
 from gateway.control.policies.policy_base import PolicyBase
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
-from gateway.supervisor import ConfigOrigin
+from gateway.parent_link import ConfigOrigin
 from gateway.system import cores
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import PolicyError

@@ -51,7 +51,7 @@ from policies.engine import PolicyEngine
 
 if TYPE_CHECKING:
     from gateway.data.shared.worker_state import AdminQuerier
-    from gateway.supervisor import ParentLink
+    from gateway.parent_link import ParentLink
     from policies.fleet.page import SharedPage
 
 DRAIN_SHARE = 0.8  # of the time to stop: connections; the rest is for handing the last counts over

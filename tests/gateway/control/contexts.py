@@ -20,7 +20,7 @@ from gateway.control.policies.store import PolicyStore
 from gateway.control.usage.usage_log import UsageLogWriter
 from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.workers import WorkerPool
-from gateway.supervisor import NO_ORIGIN, AdoptConfig, ConfigOrigin
+from gateway.parent_link import NO_ORIGIN, AdoptConfig, ConfigOrigin
 from policies.definitions.policy_values import NO_IDS, TopicIds
 from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import TopicPlaces

@@ -38,8 +38,8 @@ from gateway.control import app
 from gateway.control.cluster.metadata import ClusterMetadata, MetadataSource
 from gateway.control.outside import Outside
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore, StoreError
+from gateway.parent_link import ConfigOrigin, NewChannel
 from gateway.storage.source_view import VolumeSourceView
-from gateway.supervisor import ConfigOrigin, NewChannel
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import NO_IDS, PolicyKey, PolicyOperation, TopicIds
 from policies.storage import FactorKeeper, Observation, QuotaValues, SoftHard, Volume, VolumeLimit

@@ -17,7 +17,8 @@ from gateway.control.cluster.listeners import BrokerListeners
 from gateway.data.connecting.addresses import ArrivingConnection
 from gateway.kafka.client import BrokerAddress
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.supervisor import ListenFailed, open_listener
+from gateway.parent_link import ListenFailed
+from gateway.supervisor import open_listener
 from gateway.system.sockets import address_text, host_of_peer, network_of_peer
 from protocol.proxy_header import ConnectionEnds
 from tests.gateway.control.contexts import SETTINGS, make_context

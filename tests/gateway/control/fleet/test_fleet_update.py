@@ -11,7 +11,7 @@ from gateway import config
 from gateway.control import app
 from gateway.control.outside import Outside
 from gateway.kafka import topic_names
-from gateway.supervisor import NO_ORIGIN
+from gateway.parent_link import NO_ORIGIN
 from policies.fleet.keys import group_key
 from policies.fleet.shares import LimitDemand
 from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, trio_of

@@ -26,7 +26,7 @@ from gateway.control.policies.policy_base import PolicyBase
 from gateway.control.policies.store import FileStore
 from gateway.control.workers.effects import expect_effects
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
-from gateway.supervisor import ConfigOrigin
+from gateway.parent_link import ConfigOrigin
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from tests.background import until

@@ -40,7 +40,7 @@ from gateway.data.shared.worker_state import AdminQuerier
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.worker import DataWorker
 from gateway.listener_names import DEFAULT_LISTENER
-from gateway.supervisor import ParentLink
+from gateway.parent_link import ParentLink
 from tests.background import until
 from tests.gateway.data.made_settings import made_settings
 from tests.gateway.data.play import Play, account, answer, other_answer, other_request, present, request

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.channel import PROTOCOL, WorkerSettings
 from gateway.data.worker.worker import DataWorker
-from gateway.supervisor import ParentLink
+from gateway.parent_link import ParentLink
 from policies.meters.meter import TICK_S
 
 
