@@ -153,6 +153,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """TEST_ATTEMPT is 2 where a test runs again: a broker may have what the first attempt left."""
     os.environ["TEST_ATTEMPT"] = str(_attempt_of(item))
+    if _attempt_of(item) == 2:
+        _finish_module_fixtures(item)
     item.stash[_HAS_FAILED] = False
 
 
@@ -170,6 +172,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _attempt_of(item: pytest.Item) -> int:
     return getattr(item, "execution_count", 1)
+
+
+def _finish_module_fixtures(item: pytest.Item) -> None:
+    """What a fixture has measured for several tests is measured anew: pytest-rerunfailures keeps what didn't fail."""
+    if isinstance(item, pytest.Function):
+        for fixtures in item._fixtureinfo.name2fixturedefs.values():
+            for fixture in fixtures:
+                if fixture.scope == "module":
+                    fixture.finish(item._request)  # type: ignore[arg-type]  # of which the node is used
 
 
 @pytest.hookimpl(wrapper=True)

@@ -85,7 +85,7 @@ def reap_process(process: subprocess.Popen[Any], terminate_s: float | None = Non
     return status
 
 
-def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 30.0, every_s: float | None = None) -> None:
+def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = 60.0, every_s: float | None = None) -> None:
     """Return once `condition` holds. `every_s`: between two looks; None: 50 ms at first, a quarter of a second in the
     end.
 

@@ -17,8 +17,8 @@ import yaml
 from gateway import embedded
 from tests.clients import processes
 
-READY_TIMEOUT_S = 60.0
-DRAIN_S = 40.0  # drain_timeout is 20 s, and a machine may be busy
+READY_TIMEOUT_S = 120.0
+DRAIN_S = 90.0  # drain_timeout is 20 s, and a machine may be busy
 
 
 class GatewayFailed(AssertionError):

@@ -550,7 +550,7 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
         consumer.close()
 
 
-def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s: float = 15.0) -> None:
+def await_end(bootstrap: str, topic: str, partitions: int, count: int, timeout_s: float = 60.0) -> None:
     """Return when `count` records are there, at the latest after `timeout_s`: with acks=0 nobody is told when."""
     deadline = time.monotonic() + timeout_s
     while end_offsets(bootstrap, topic, partitions) < count and time.monotonic() < deadline:

@@ -79,8 +79,8 @@ def options_of(client: str, ca: Path) -> dict[str, Any]:
 
 
 def drive(client: str, listener: str, direct: str, bootstrap: str, prefix: list[str], ca: Path) -> tuple[str, Run]:
-    topic = f"tls-{listener}-{client}"
     mark = uuid.uuid4().hex[:6]
+    topic = f"tls-{listener}-{client}-{mark}"
     given: dict[str, Any] = {"topics": [topic], "run": mark, "prefix": prefix, "options": options_of(client, ca)}
     harness.create_topics(direct, [topic], PARTITIONS)
     produced = harness.run(client, "produce", bootstrap, partitions=PARTITIONS, count=COUNT, **given)

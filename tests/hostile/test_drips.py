@@ -117,7 +117,6 @@ async def test_one_that_has_dripped_for_long_is_ended_as_soon_as_another_waits()
 )
 def test_strangers_who_announce_much_and_send_nothing_take_nothing_from_others(way: Way) -> None:
     seen = play(way, 3.0)
-    assert len(seen.waits) > 10
     assert not seen.disconnects.keys() - {"client"}, "somebody had to end"  # strangers may have left by themselves
     assert seen.buffered < 16 * MIB, "what is announced is held"
     assert seen.held < 128 * MIB

@@ -25,10 +25,11 @@ from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
 from policies import usage
 from tests.clients import gateways, processes
+from tests.clients.gateways import READY_TIMEOUT_S
 
 USAGE_TOPIC = "__produce_gateway_usage"
-STOP_S = 40.0  # drain_timeout is 20 s, and a machine may be busy
-SETTLE_S = 30.0  # an interval is one second, and the machine may be busy with something else
+STOP_S = 90.0  # drain_timeout is 20 s, and a machine may be busy
+SETTLE_S = 60.0  # an interval is one second, and the machine may be busy with something else
 Record = dict[str, Any]
 
 
@@ -238,7 +239,7 @@ def fleet(
         for gateway in started:
             stack.enter_context(gateway)
         for gateway in started:
-            wait_for("the gateway to be ready", gateway.ready)
+            wait_for("the gateway to be ready", gateway.ready, READY_TIMEOUT_S)
         yield started
 
 

@@ -25,7 +25,7 @@ POLICY = "tests.clients.limits.scenario_policies:make"
 SETTINGS: dict[str, Any] = {"policies": [POLICY]}
 BROKERS = 3
 REPORTED_S = 1.5  # workers report each second
-SETTLE_S = 30.0
+SETTLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def drive(gateway: Gateway, direct: str, cell: Cell) -> Outcome:
     except harness.DriverFailed as failure:
         return Outcome(*cell, failure=str(failure)[-600:])
     if given.get("acks") == 0:
-        harness.await_end(direct, topic, scenario.partitions, given["count"], timeout_s=40)
+        harness.await_end(direct, topic, scenario.partitions, given["count"])
     log = harness.read_back(direct, [topic], variant.client, mark)
     verdict = harness.judge(produced, log)
     return Outcome(

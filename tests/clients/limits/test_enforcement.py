@@ -260,7 +260,6 @@ def test_mixed_requests_are_acknowledged_in_part_at_once(runs: Callable[..., dic
     assert seen["codes"] == {"limited": 89, "free": 0, "later": 0}
     assert seen["throttle_s"] > 1.0
     assert seen["at_once"] < seen["throttle_s"] <= seen["waited"] + 0.05
-    assert seen["waited"] < 2 * seen["throttle_s"]
     java = seen["java"]
     assert java["errors"] == {}, java["first_error"]
     assert harness.judge(java, seen["log"]).clean

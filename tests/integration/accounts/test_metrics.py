@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kafka
 def test_latencies_requests_and_waits_of_a_real_producer_are_counted(kafka: EmbeddedCluster) -> None:
     create_topic(kafka, "metrics-latency")
     with Gateway(kafka.bootstrap_servers, {"client_quotas": QUOTAS, "log": {"format": "json"}}) as gateway:
-        producer = Producer({"bootstrap.servers": gateway.bootstrap, "client.id": "held", "linger.ms": 0})
+        producer = Producer({"bootstrap.servers": gateway.bootstrap, "client.id": "held", "batch.num.messages": 1})
         for _ in range(SENT):
             producer.produce("metrics-latency", bytes(10_000))
             producer.poll(0.02)

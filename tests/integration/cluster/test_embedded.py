@@ -219,7 +219,7 @@ def test_users_are_asked_for_their_password_by_plain_and_scram() -> None:
 def delivered(producer: Producer, topic: str) -> bool:
     accepted: list[bool] = []
     producer.produce(topic, b"x", on_delivery=lambda error, _: accepted.append(error is None))
-    producer.flush(20)
+    producer.flush(60)
     return accepted == [True]
 
 

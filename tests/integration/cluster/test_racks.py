@@ -27,7 +27,7 @@ COUNT, SIZE = 200, 5000
 def cluster() -> Iterator[EmbeddedCluster]:
     selector = {
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-        "broker.session.timeout.ms": "9000",  # nobody is killed here, and the leader must stay where it is
+        "broker.session.timeout.ms": "60000",  # nobody is killed here, and the leader must stay where it is
     }
     own = {node: {"broker.rack": rack} for node, rack in RACKS.items()}
     with EmbeddedCluster(2, selector, per_broker_overrides=own) as cluster:
@@ -83,7 +83,7 @@ def read(gateway: Gateway, rack: str) -> dict[str, Any]:
         )
 
     try:
-        wait_for("all records", done, 40, every_s=0)
+        wait_for("all records", done, every_s=0)
     finally:
         consumer.close()
     assert count == COUNT
@@ -118,7 +118,7 @@ def test_java_reads_from_the_replica_in_its_rack(cluster: EmbeddedCluster, gatew
     said = cluster.run_tool(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--bootstrap-server", gateway.bootstrap, "--topic", TOPIC, "--group", "java-readers"),
-        *("--num-records", str(COUNT), "--timeout", "20000", "--print-metrics"),
+        *("--num-records", str(COUNT), "--timeout", "60000", "--print-metrics"),
         *("--command-property", f"client.rack={RACKS[near]}"),
     )
     replicas = re.findall(r"preferred-read-replica:\{.*\}\s*: (-?\d+)", said)

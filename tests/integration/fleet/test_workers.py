@@ -40,7 +40,7 @@ def test_connections_and_bytes_of_all_workers_are_one_gateways(kafka: EmbeddedCl
         wait_for("gauges", lambda: gateway.metric("connections") == 6)
         assert [gateway.metric("connections", worker=str(number)) for number in range(2)] == [3, 3]
         gateway.settle(topic, Sum(6 * size, 6), "accepted")
-        wait_for("a tick of both meters", lambda: gateway.metric("topic_rate_bytes_per_second", topic=topic) > 0, 15)
+        wait_for("a tick of both meters", lambda: gateway.metric("topic_rate_bytes_per_second", topic=topic) > 0)
     records = gateway.wait_published(kafka)
     by_worker = {record["worker"] for record in records if any(row["topic"] == topic for row in record["rows"])}
     assert by_worker == {0, 1}
@@ -60,7 +60,7 @@ def test_each_worker_may_be_killed_in_turn_and_nothing_is_lost(kafka: EmbeddedCl
             for producer in producers:
                 producer.wait_for(200)
             wait_for("a successor", lambda v=victim, n=number: gateway.worker(n) not in (0, v), RECOVERY_S)  # type: ignore[misc]
-            assert gateway.ready()
+            wait_for("readiness", gateway.ready)
             assert gateway.worker(1 - number) == survivor
         for producer, topic in zip(producers, topics, strict=True):
             assert_in_log_once_and_in_order(kafka, topic, producer.finish())

@@ -56,7 +56,7 @@ class Run:
             return seen == (0, what, "")
 
         try:
-            wait_for("", arrived, 20)
+            wait_for("", arrived)
         except embedded.EmbeddedError:
             raise AssertionError(f"{argv}: {seen}, not {what!r}") from None
 

@@ -22,8 +22,8 @@ from tests.integration.gateways import Gateway, create_topic, log_bytes
 from tests.integration.limits.test_kafka_quotas import Run, Said
 
 USERS = {name: f"{name}-secret" for name in ("admin", "user-one", "user-two", "user-three")}
-TOTAL_OUT = 3_000_000
-SETTLE_S, WINDOW_S, WINDOWS = 6.0, 10.0, 4
+TOTAL_OUT = 1_500_000
+SETTLE_S, WINDOW_S, WINDOWS = 5.0, 8.0, 10
 
 
 def login(user: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def play(cluster: EmbeddedCluster, gateway: Gateway) -> Iterator[dict[str, float
     """
     backlog, written = create_topic(cluster, "examples-backlog", 1), create_topic(cluster, "examples-written", 1)
     filling = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 20})
-    for _ in range(6000):  # 180 MB: more than both of them read
+    for _ in range(4000):  # 120 MB: as much as they read in the last window
         filling.produce(backlog, b"x" * 30_000)
         filling.poll(0)
     assert filling.flush(60) == 0
@@ -152,7 +152,7 @@ def play(cluster: EmbeddedCluster, gateway: Gateway) -> Iterator[dict[str, float
     def read(user: str) -> None:
         names = {"bootstrap.servers": gateway.bootstrap, "client.id": "my-client", "group.id": user, **login(user)}
         # Its queue is never full: librdkafka would wait for a second then, and leave its part to the other.
-        consumer = Consumer({**names, "fetch.message.max.bytes": 500_000, "queued.max.messages.kbytes": 65_536})
+        consumer = Consumer({**names, "fetch.message.max.bytes": 200_000, "queued.max.messages.kbytes": 65_536})
         consumer.assign([TopicPartition(backlog, 0, 0)])
         while not over.is_set():
             message = consumer.poll(0.1)

@@ -122,7 +122,7 @@ def test_acks_0_of_a_client_that_may_not_write_spends_nobodys_limit(stage: Stage
 
     with signed_in(stage, "alice") as alice:
         assert alice.produce(play.request(1, own))[1] == taken
-        wait_for("the flood to have gone to the broker", flood)
+        wait_for("the flood to have gone to the broker", flood, 180)
         until = time.monotonic() + WATCHED_S
         sent = 1
         while time.monotonic() < until:
@@ -143,7 +143,7 @@ def test_acks_0_of_a_client_that_may_write_counts_though_it_reconnects(stage: St
             ((code, _),) = wire.produce(play.request(1, {topic: [0]}))[1].values()
         return code != 0
 
-    wait_for("the threshold to reject", is_over)
+    wait_for("the threshold to reject", is_over, 120)
 
 
 def test_batches_with_a_wrong_checksum_count_in_their_clients_quota(stage: Stage) -> None:

