@@ -18,7 +18,7 @@ import trio
 from gateway import embedded
 from tests.background import Background
 
-LOOK_S = 0.1
+LOOK_S = 0.25  # a gateway that ends is not ready for longer than that
 
 
 class Backend(Protocol):

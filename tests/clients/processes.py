@@ -97,7 +97,7 @@ class Watch(Background):
         unresolved: connections that were gone before their owner could be found.
     """
 
-    INTERVAL_S = 0.05
+    INTERVAL_S = 0.1
 
     def __init__(self, ports: Iterable[int], allowed: Callable[[], set[int]]) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.kafka]
 CLIENTS = ("java", "librdkafka", "franz-go")
 PARTITIONS = 4
 RATE = 100.0 if FULL else 40.0  # of each client
-COUNT = round(10 * RATE)  # records of one run of a client; the next one begins at once, until the restarts are over
+COUNT = round(25 * RATE)  # records of one run of a client, which both restarts may be over in; else there is another
 NODES = 3
 
 
@@ -93,7 +93,7 @@ def test_a_rolling_restart_under_load_is_noticed_by_no_idempotent_client(
             stack.enter_context(Producing(client, balancer.bootstrap, topic)) for client, topic in topics.items()
         ]
         for gateway in gateways:
-            embedded.wait_for("connections that were too old", partial(has_ended, gateway, "age"), 120.0)
+            embedded.wait_for("connections that were too old", partial(has_ended, gateway, "age"), 120.0, 0.5)
             assert gateway.restart() == 0
     for each in producing:
         assert each.failed is None, f"{each.client}: {each.failed}"

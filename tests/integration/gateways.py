@@ -129,14 +129,7 @@ class Gateway(gateways.Gateway):
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all series of that name which have these labels."""
-        # Only those lines: a cluster with hundreds of topics has so many that reading all of them takes a second.
-        own = [line for line in self.metrics().splitlines() if line.startswith(f"produce_gateway_{name}")]
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families("\n".join([*own, ""]))
-            for sample in family.samples
-            if sample.name == f"produce_gateway_{name}" and labels.items() <= sample.labels.items()
-        )
+        return metric_in(self.metrics(), name, **labels)
 
     def counted(self) -> Outcomes:
         """Bytes and messages as /metrics has them."""
@@ -221,6 +214,18 @@ class Gateway(gateways.Gateway):
             wait_for("", reached, SETTLE_S, every_s=0.1)
         except embedded.EmbeddedError:
             raise AssertionError(f"{topic} {outcomes}: /metrics stays at {seen}, wanted {want}") from None
+
+
+def metric_in(text: str, name: str, **labels: str) -> float:
+    """`Gateway.metric` of what /metrics said at one moment."""
+    # Only those lines: a cluster with hundreds of topics has so many that reading all of them takes a second.
+    own = [line for line in text.splitlines() if line.startswith(f"produce_gateway_{name}")]
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families("\n".join([*own, ""]))
+        for sample in family.samples
+        if sample.name == f"produce_gateway_{name}" and labels.items() <= sample.labels.items()
+    )
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def produce(cluster: EmbeddedCluster, topic: str, **options: str) -> None:
 @pytest.mark.clients
 def test_the_demo_rejects_reconciles_and_prints_json_only(tmp_path: Path) -> None:
     page = tmp_path / "demo" / "report.html"
-    command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "30", "--report", str(page)]
+    command = [sys.executable, "-m", "gateway", "demo", "--json", "--seconds", "20", "--report", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False)
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout}"
     report = json.loads(done.stdout)

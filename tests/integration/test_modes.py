@@ -1,4 +1,4 @@
-# Observe, delay and acks0 on a real broker, from the configuration file to /metrics and the usage records.
+# Observe and acks0 on a real broker, from the configuration file to /metrics and the usage records.
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 from gateway.embedded import EmbeddedCluster, wait_for
 from gateway.secret_key import KEY_FILE_NAME, ROLLOUT_PURPOSE, derive_key, read_secret
 from policies.definitions.rollout import rollout_place
-from policies.usage import NOTES
 from tests.integration.gateways import Gateway, create_topic, end_offsets
 
 _names = itertools.count(1)
@@ -84,18 +83,6 @@ def test_observe_counts_what_would_be_rejected_and_touches_nothing(kafka: Embedd
         assert "would reject: topic" in gateway.log()
 
 
-def test_delay_slows_a_producer_down_without_an_error_and_says_why(kafka: EmbeddedCluster, topic: str) -> None:
-    thresholds = {LIMIT: 100_000, "on_exceed": "delay"}
-    with Gateway(kafka.bootstrap_servers, {"thresholds": thresholds}) as gateway:
-        sent = produce_until(gateway, topic, lambda: noted(gateway, "delayed", topic) > 0)
-        gateway.stop()
-        counted = rows(gateway, topic)
-        assert counted["accepted"] == sent == end_offsets(kafka, topic)
-        assert counted["delayed"] > 0
-        assert set(counted) - set(NOTES) == {"accepted"}
-        assert "delayed: topic" in gateway.log()
-
-
 def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka: EmbeddedCluster, topic: str) -> None:
     settings = {"acks0": "drop", "thresholds": {LIMIT: SMALL}}
     with Gateway(kafka.bootstrap_servers, settings) as gateway:
@@ -112,6 +99,7 @@ def test_acks_0_over_its_limit_is_dropped_only_where_the_operator_says_so(kafka:
         assert counted["unacknowledged"] + counted["dropped"] == sent
 
 
+@pytest.mark.full  # gateway/data/session/limits/test_rollout.py
 def test_a_policy_that_is_brought_in_by_steps_slows_down_clients_in_it_and_counts_the_others(
     kafka: EmbeddedCluster, topic: str
 ) -> None:

@@ -138,19 +138,19 @@ def move_leaders_away_and_back(cluster: embedded.EmbeddedCluster, names: list[st
         assert {each.replicas[0] for each in found} == set(cluster.brokers)
         return all(each.leader == each.replicas[0] for each in found)
 
-    wait_for("every producer's first records", lambda: sent() > 3 * RATE, 60, every_s=0.5)
-    wait_for("each broker to lead", led_by_the_first, 60, every_s=0.5)
+    wait_for("every producer's first records", lambda: sent() > 3 * RATE, 120, every_s=0.5)
+    wait_for("each broker to lead", led_by_the_first, 120, every_s=0.5)
     cluster.kill_broker(KILLED)
     try:
         survivors = ",".join(f"{embedded.HOST}:{b.port}" for b in cluster.brokers.values() if b.is_running)
         others = [node for node in cluster.brokers if node != KILLED]
-        wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 60, every_s=0.5)
+        wait_for("new leaders", lambda: all(p.leader in others for p in partitions(survivors, names)), 120, every_s=0.5)
         reached = sent()
-        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 60, every_s=0.5)
+        wait_for("producers to go on without it", lambda: sent() > reached + 3 * RATE, 120, every_s=0.5)
     finally:
         cluster.start_broker(KILLED)
-    wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 60, every_s=0.5)
-    wait_for("the old leaders", led_by_the_first, 60, every_s=0.5)
+    wait_for("node 2 to catch up", lambda: all(len(p.isrs) == 3 for p in partitions(direct, names)), 120, every_s=0.5)
+    wait_for("the old leaders", led_by_the_first, 120, every_s=0.5)
 
 
 def test_the_watch_sees_a_client_that_goes_to_the_broker_itself(

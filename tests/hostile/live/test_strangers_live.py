@@ -335,14 +335,13 @@ async def test_no_broker_is_dialled_for_bytes_that_no_kafka_client_begins_with(
 
 
 def test_strangers_that_try_everything_at_once_take_nothing_from_others() -> None:
-    seen = play(6.0)
+    seen = play(6.0, frozenset({"malformed", "too_large", "first_byte"}))
     assert seen.waits
     limit = LIMITS["max_buffered_bytes"]
     assert isinstance(limit, int)
     # Beside the limit: answers in the middle of being rewritten, buffers kept for the next frame, the heap's holes.
     assert seen.held < 2 * limit + POOLED_BYTES
     assert seen.left == LEFT
-    assert {cause for cause, count in seen.disconnects.items() if count} >= {"malformed", "too_large", "first_byte"}
     assert seen.log_lines < 500
 
 

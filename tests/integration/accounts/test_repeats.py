@@ -75,8 +75,9 @@ class Case:
     software: str
 
 
+CAREFUL = {"enable_idempotence": True, "max_in_flight": 1}  # with several in flight it keeps a core busy while it waits
 GETS_THROUGH = {
-    "librdkafka-idempotent": Case(librdkafka(enable_idempotence=True), "reject-30", COUNT, "confluent-kafka-python"),
+    "librdkafka-idempotent": Case(librdkafka(**CAREFUL), "reject-30", COUNT, "confluent-kafka-python"),
     "kafka-python": Case(kafka_python(enable_idempotence=False), "reject-30", COUNT, "kafka-python"),
     "kafka-python-idempotent": Case(kafka_python(enable_idempotence=True), "reject-30", COUNT, "kafka-python"),
 }
@@ -86,7 +87,7 @@ MAKES_NEW_BATCHES = {  # where there is room in them
 # librdkafka sends again at once and is held until its client has gone; kafka-python waits as long as it is told.
 GIVES_UP = {
     "librdkafka-gives-up": Case(
-        librdkafka(enable_idempotence=True, max_in_flight=1, message_timeout_ms=GIVE_UP_MS),
+        librdkafka(**CAREFUL, message_timeout_ms=GIVE_UP_MS),
         "pause-40s",
         1,
         "confluent-kafka-python",

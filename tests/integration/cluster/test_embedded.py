@@ -30,6 +30,7 @@ from gateway.embedded import (
 from gateway.embedded.jars import kafka_jars
 from gateway.embedded.maven import MavenJar, find_fault
 from tests.background import Handler, serving, url_of
+from tests.integration.gateways import end_offsets
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
 
@@ -171,12 +172,6 @@ def create(cluster: EmbeddedCluster, topic: str, partitions: int = 1, copies: in
     client.create_topics([NewTopic(topic, partitions, copies)])[topic].result(120)
 
 
-def end_offset(cluster: EmbeddedCluster, topic: str) -> int:
-    tool = "org.apache.kafka.tools.GetOffsetShell"
-    said = cluster.run_tool(tool, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic)
-    return sum(int(line.rsplit(":", 1)[1]) for line in said.split())
-
-
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -242,7 +237,7 @@ def test_overrides_ports_and_files_are_where_they_were_asked_for(tmp_path: Path)
     assert not alive(pid)
     assert len(list(tmp_path.glob("*/made-by-producing-0"))) == 1
     with EmbeddedCluster(1, per_broker_overrides=own, base_dir=tmp_path, port=port) as c:
-        assert end_offset(c, "made-by-producing") == 1
+        assert end_offsets(c, "made-by-producing") == 1
 
 
 OWNER = """

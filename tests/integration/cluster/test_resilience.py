@@ -148,7 +148,7 @@ def test_a_gateway_may_be_started_before_kafka() -> None:
 
 
 def test_a_killed_worker_is_started_again_and_its_gap_is_on_record(own: EmbeddedCluster, topic: str) -> None:
-    with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic) as producer:
+    with Gateway(own.bootstrap_servers) as gateway, Steady(gateway.bootstrap, topic, in_flight=5) as producer:
         wait_for("a first interval", lambda: gateway.counted_of(topic, "accepted").messages > 0)
         first = gateway.child("gateway.data")
         told = partial(gateway.counted_of, topic, "accepted")

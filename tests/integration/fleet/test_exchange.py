@@ -316,7 +316,7 @@ async def test_a_stop_is_quick_also_when_no_broker_answers(kafka: EmbeddedCluste
 
 
 async def test_hurry_does_not_wait_for_the_cycle(kafka: EmbeddedCluster, topic: str) -> None:
-    cycle_s = 20.0
+    cycle_s = 30.0
     a, b = Gateway(kafka, topic, "a", cycle_s=cycle_s), Gateway(kafka, topic, "b", cycle_s=cycle_s)
     a.uses = {GOLD: LimitDemand(50.0)}
     async with running(a, b):

@@ -71,16 +71,3 @@ def test_each_worker_may_be_killed_in_turn_and_nothing_is_lost(kafka: EmbeddedCl
     ends = [own[-1] for own in lives(gateway.spooled()).values()]
     assert sorted(record["worker"] for record in ends if record["kind"] == usage.LOST) == [0, 1]
     assert sorted(record["worker"] for record in ends if record["final"]) == [0, 1]
-
-
-def test_control_may_be_killed_under_two_workers(kafka: EmbeddedCluster, gateway: Gateway) -> None:
-    topic = create_topic(kafka, "workers-control")
-    workers = gateway.workers()
-    with Steady(gateway.bootstrap, topic) as producer:
-        os.kill(gateway.child("gateway.control"), signal.SIGKILL)
-        producer.wait_for(200)
-        wait_for("readiness", lambda: gateway.child("gateway.control") > 0 and gateway.ready(), RECOVERY_S)
-        wait_for("both workers", lambda: both_up(gateway), RECOVERY_S)
-        assert_in_log_once_and_in_order(kafka, topic, producer.finish())
-    assert gateway.workers() == workers
-    assert gateway.metric("workers_lost_total") == 0

@@ -1,4 +1,4 @@
-# An open-loop load with frames of its own: each connection offers a fixed number of bytes every 200 ms, whatever
+# An open-loop load with frames of its own: each connection offers a fixed number of bytes every 400 ms, whatever
 # becomes of them. What was rejected, or could not be sent because answers were held back, is not made up for: it would
 # answer each opening of a gate with all that was saved up. Half of the connections honour throttle_time_ms, half don't.
 #
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from gateway import embedded
 from tests.gateway.data import play
 
-STEP_S = 0.2
+STEP_S = 0.4
 LATE_S = 0.5  # a machine that is busy may make up for so much, which is no answer of a gate's
 LAST_ANSWER_S = 30.0
 MAX_IN_FLIGHT = 5  # as clients have it

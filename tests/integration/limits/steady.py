@@ -27,7 +27,7 @@ class Steady(Background):
         in_flight: requests; librdkafka with several keeps a core busy for as long as it waits for an answer.
     """
 
-    def __init__(self, bootstrap: str, topic: str, per_s: int = 400, size: int = 0, in_flight: int = 5) -> None:
+    def __init__(self, bootstrap: str, topic: str, per_s: int = 400, size: int = 0, in_flight: int = 1) -> None:
         super().__init__()
         self._topic = topic
         self._per_s = per_s

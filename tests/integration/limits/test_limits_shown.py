@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from gateway import cli
 from gateway.embedded import EmbeddedCluster, wait_for
 from tests.background import Background
-from tests.integration.gateways import Gateway, create_topic, fleet
+from tests.integration.gateways import Gateway, create_topic, fleet, metric_in
 
 QUOTA, GROUP, TOTAL = 200_000, 300_000, 50_000_000
 VALUE = b"x" * 2000
@@ -155,11 +155,8 @@ def of_group(gateway: Gateway) -> dict[str, float]:
 
 def measured(gateway: Gateway, prefix: str, names: dict[str, str], **labels: str) -> dict[str, float]:
     """All at one moment."""
-    samples = gateway.samples()
-    return {
-        key: sum(value for own, value in samples[f"{prefix}_{name}"] if labels.items() <= own.items())
-        for key, name in names.items()
-    }
+    text = gateway.metrics()
+    return {key: metric_in(text, f"{prefix}_{name}", **labels) for key, name in names.items()}
 
 
 @pytest.mark.kafka

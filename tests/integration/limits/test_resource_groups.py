@@ -135,11 +135,9 @@ def test_a_group_made_at_one_gateway_binds_at_the_other_and_survives_both(pair: 
     wait_for("it to be gone", lambda: pair.ask(0, "GET", "/admin/v2/resourcegroup") == (200, []), DEADLINE_S)
     wait_for("nobody to be held", lambda: not pair.is_bound(0), DEADLINE_S)
 
-
-def test_a_token_that_was_taken_out_of_the_file_gives_no_rights_any_more(pair: Pair) -> None:
     fresh = pair.file.with_name("fresh")
     fresh.write_text("another-0123456789abcdef\n")
     fresh.replace(pair.file)
-    assert pair.ask(0, "GET", "/admin/v2/resourcegroup")[0] == 401
+    assert pair.ask(0, "GET", "/admin/v2/resourcegroup")[0] == 401, "a token that was taken out of the file"
     assert pair.ask(0, "GET", "/admin/v2/resourcegroup", token="another-0123456789abcdef")[0] == 200
     assert pair.ask(0, "GET", "/v1/thresholds", token="")[0] == 200

@@ -1,5 +1,5 @@
-# Clients that speak TLS to the gateway in front of a real Kafka: librdkafka, kafka-python and Java, with and without
-# certificates of their own, and SASL that passes through to the broker.
+# Clients that speak TLS to the gateway in front of a real Kafka: librdkafka and Java, with certificates of their own.
+# Each library without: clients/test_tls_listeners.py; SASL that passes through to the broker: test_tls_brokers.py.
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaConsumer, KafkaProducer
 
 from gateway.embedded import EmbeddedCluster, wait_for
-from gateway.embedded.node_files import MECHANISMS_KEY
 from tests.certificates import Authority
 from tests.integration.gateways import Gateway, Sum, create_topic, end_offsets, log_bytes, read_topic
 
 COUNT = 200
-USERS = {"admin": "admin-secret", "alice": "alice-secret"}
 
 
 def listener(authority: Authority, name: str = "gateway", **more: Any) -> dict[str, Any]:
@@ -80,29 +77,7 @@ def test_clients_are_told_of_brokers_at_the_same_listeners(
     assert {broker.port for broker in brokers} == {strict.broker_port(node_id) for node_id in kafka.brokers}
 
 
-def test_kafka_python_produces_and_consumes(
-    kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path]
-) -> None:
-    topic = create_topic(kafka, "tls-kafka-python")
-    properties: Any = {
-        "bootstrap_servers": strict.bootstrap,
-        "security_protocol": "SSL",
-        "ssl_context": authority.client_context(client),
-    }
-    producer = KafkaProducer(**properties)
-    sent = [producer.send(topic, b"%d" % i) for i in range(COUNT)]
-    producer.flush(60)
-    assert [future.get(10).offset for future in sent] == list(range(COUNT))
-    producer.close()
-    consumer = KafkaConsumer(
-        topic, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=10_000, **properties
-    )
-    try:
-        assert [next(consumer).value for _ in range(COUNT)] == [b"%d" % i for i in range(COUNT)]
-    finally:
-        consumer.close()
-
-
+@pytest.mark.full  # without a certificate of its own: clients/test_tls_listeners.py
 def test_java_produces(
     kafka: EmbeddedCluster, strict: Gateway, authority: Authority, client: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -143,48 +118,3 @@ def test_a_client_with_no_certificate_or_a_strangers_or_no_tls_is_turned_away_an
     assert "no TLS handshake: the client sent no certificate, and ssl.client.auth is required" in said
     assert "no TLS handshake: the client's certificate is not accepted: " in said
     assert "no TLS handshake: a Kafka client without TLS" in said
-
-
-def test_sasl_passes_through_tls_and_the_principal_is_the_brokers(authority: Authority) -> None:
-    with EmbeddedCluster(1, {MECHANISMS_KEY: "PLAIN"}, users=USERS) as cluster:
-        upstream = {
-            "bootstrap_servers": cluster.sasl_bootstrap_servers,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "admin",
-            "sasl.password": USERS["admin"],
-        }
-        auth = {"ssl.client.auth": "requested", "ssl.truststore.location": str(authority.certificate)}
-        settings = {"upstream": upstream, "internal_topics": "none", "listener": listener(authority, **auth)}
-        with Gateway(cluster.sasl_bootstrap_servers, settings) as gateway:
-            topic = create_topic(cluster, "tls-sasl")
-            sasl = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
-            right = librdkafka(gateway, authority, authority.sign("bob")) | sasl | {"sasl.password": USERS["alice"]}
-            produce(topic, right, [b"x" * 100] * COUNT)
-            assert end_offsets(cluster, topic) == COUNT
-            wait_for(
-                "all to be counted",
-                lambda: (
-                    gateway.metric("client_bytes_total", principal="User:alice", outcome="accepted")
-                    == log_bytes(cluster, topic)
-                ),
-            )
-            for wrong, why in (
-                ({"sasl.password": "wrong"}, "Authentication failed: Invalid username or password"),
-                ({"sasl.mechanism": "SCRAM-SHA-256"}, "the broker does not offer this SASL mechanism"),
-            ):
-
-                def is_logged(wrong: dict[str, str] = wrong, why: str = why) -> bool:
-                    with pytest.raises(KafkaException):
-                        AdminClient(right | wrong).list_topics(timeout=3)
-                    return f"connection closed: authentication failed: {why}" in gateway.log()
-
-                wait_for("the log to say so", is_logged)
-            wait_for(
-                "all to be counted",
-                lambda: (
-                    gateway.metric("authentications_failed_total")
-                    == gateway.metric("disconnects_total", cause="unauthenticated")
-                    >= 2
-                ),
-            )

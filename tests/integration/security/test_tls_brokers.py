@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 import yaml
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from gateway import embedded
@@ -105,17 +105,6 @@ def test_clients_produce_and_consume_with_a_certificate_of_the_gateways(secure: 
     assert gateway.metric("upstream_tls_handshakes_failed_total") == 0
 
 
-def test_java_produces(secure: Secure, gateway: Gateway) -> None:
-    topic = create_topic(secure.cluster, "brokers-tls-java", partitions=2)
-    said = secure.cluster.run_tool(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", "20000", "--record-size", "500", "--throughput", "-1"),
-        *("--bootstrap-server", gateway.bootstrap),
-    )
-    assert "20000 records sent" in said
-    assert end_offsets(secure.cluster, topic) == 20_000
-
-
 def test_requests_before_a_half_close_are_answered(gateway: Gateway) -> None:
     # The broker gets TLS's goodbye and the end of the stream behind them.
     with socket.create_connection((HOST, gateway.broker_port(1)), 30) as sock, sock.makefile("rb") as reader:
@@ -133,23 +122,48 @@ def _read_answer(reader: Any) -> None:
     assert len(reader.read(size)) == size
 
 
-def test_passwords_of_clients_pass_through_tls_on_both_sides(secure: Secure) -> None:
+def test_passwords_of_clients_pass_through_tls_on_both_sides_and_the_principal_is_the_brokers(secure: Secure) -> None:
     certificate, key = secure.authority.sign("listener")
     admin = {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": "admin-secret"}
-    listener = {"ssl.keystore.location": str(certificate), "ssl.key.location": str(key)}
+    listener = {
+        "ssl.keystore.location": str(certificate),
+        "ssl.key.location": str(key),
+        "ssl.client.auth": "requested",
+        "ssl.truststore.location": str(secure.authority.certificate),
+    }
     settings = upstream(
         secure.sasl_ssl, {**secure.trusting, "security.protocol": "SASL_SSL", **admin}, listener=listener
     )
     alice = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "alice-secret"}
     with Gateway(secure.sasl_ssl, settings) as gateway:
         topic = create_topic(secure.cluster, "brokers-sasl-ssl")
-        clients = {**secure.trusting, "security.protocol": "SASL_SSL", **alice}
+        clients = {**secure.properties("bob"), "security.protocol": "SASL_SSL", **alice}
         produce(gateway.bootstrap, topic, [b"x" * 100] * COUNT, **clients)
         wait_for(
             "all to be counted",
             lambda: (
                 gateway.metric("client_bytes_total", principal="User:alice", outcome="accepted")
                 == log_bytes(secure.cluster, topic)
+            ),
+        )
+        clients["bootstrap.servers"] = gateway.bootstrap
+        for wrong, why in (
+            ({"sasl.password": "wrong"}, "Authentication failed: Invalid username or password"),
+            ({"sasl.mechanism": "SCRAM-SHA-256"}, "the broker does not offer this SASL mechanism"),
+        ):
+
+            def is_logged(wrong: dict[str, str] = wrong, why: str = why) -> bool:
+                with pytest.raises(KafkaException):
+                    AdminClient({**clients, **wrong, "log_level": 2}).list_topics(timeout=3)
+                return f"connection closed: authentication failed: {why}" in gateway.log()
+
+            wait_for("the log to say so", is_logged)
+        wait_for(
+            "all to be counted",
+            lambda: (
+                gateway.metric("authentications_failed_total")
+                == gateway.metric("disconnects_total", cause="unauthenticated")
+                >= 2
             ),
         )
 
@@ -171,8 +185,7 @@ def test_the_gateways_own_clients_show_its_certificate(secure: Secure) -> None:
 
 
 def test_what_the_gateways_own_clients_lack_is_said(secure: Secure) -> None:
-    settings = {"upstream": {"bootstrap_servers": secure.ssl, **secure.trusting}}
-    with Gateway(secure.ssl, settings, wait=False) as gateway:
+    with Gateway(secure.ssl, upstream(secure.ssl, secure.trusting), wait=False) as gateway:
         wait_for("a line", lambda: "it wants a certificate (" in gateway.log())
         assert f"({secure.ssl}: it wants a certificate (" in gateway.log()
         assert not gateway.ready()

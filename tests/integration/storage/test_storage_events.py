@@ -312,11 +312,12 @@ def test_a_new_control_counts_no_fallback_before_it_has_heard_what_its_workers_h
         reach(gateway, "THROTTLE", "valid")
 
 
+@pytest.mark.full  # the one before it, and limits that go on without control: cluster/test_resilience.py
 def test_the_control_process_is_killed(site: Site) -> None:
     topic = f"steady-{next(_names)}"
     admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers, "log_level": 2})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(120)
-    with site.gateway(TIGHT) as gateway, Steady(gateway.bootstrap, topic, 300, 2500, in_flight=1) as steady:
+    with site.gateway(TIGHT) as gateway, Steady(gateway.bootstrap, topic, 300, 2500) as steady:
         told = reach(gateway, "THROTTLE", "valid")["factor"]
         for door in site.doors.values():
             door.shut()
