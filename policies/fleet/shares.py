@@ -236,15 +236,18 @@ class _CatchUpShares:
     def clear_keys(self) -> None:
         self._found.clear()
 
-    def catch_up(self, key: str, taken: float, now: float) -> None:
-        """A connection waits while all gateways together take this fraction of the limit."""
+    def catch_up(self, key: str, taken: float, by_others: float, now: float) -> None:
+        """A connection waits while all gateways together take this fraction of the limit; `by_others`: without this
+        one. No more is withheld than others take: our own bucket holds us to the limit, while our rate as it is
+        measured swings around it.
+        """
         extra, then = self._found.get(key, (0.0, -math.inf))
         if now - then > FORGET_S:
             extra, then = 0.0, now + SETTLE_S
         missing = min(max(-MISSING, 1.0 - ENOUGH - taken), MISSING)
         elapsed = min(max(0.0, now - then), 1.0)
         extra += elapsed * (CATCH_UP * missing - extra / FADE_S)
-        self._found[key] = min(max(-MISSING, extra), MISSING), max(then, now)
+        self._found[key] = min(max(-MISSING, -by_others, extra), MISSING), max(then, now)
 
     def keys_to_revisit(self, is_hungry: Callable[[str], bool], now: float) -> list[str]:
         """Once a second: the limits to allocate again because their unused rest may stay the same, which triggers
@@ -429,8 +432,8 @@ class ShareAllocator:
 
     def _catch_up(self, key: str, limit: float, now: float) -> None:
         """A connection here waits: determine how much less than the limit all gateways together take."""
-        taken = sum([use.rate for use in self._peers.demands_for(key)]) + self._counted_demand(key).rate
-        self._extra.catch_up(key, taken / limit, now)
+        by_others = sum([use.rate for use in self._peers.demands_for(key)]) / limit
+        self._extra.catch_up(key, by_others + self._counted_demand(key).rate / limit, by_others, now)
 
     def _compute_share(self, key: str, limit: float) -> FairShare:
         whole, headroom = limit * (1.0 + self._extra.extra_for(key)), limit * HEADROOM

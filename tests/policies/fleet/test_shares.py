@@ -314,6 +314,17 @@ def test_an_excess_that_all_take_is_dealt_less() -> None:
     assert made.share_of("k") < 50
 
 
+@pytest.mark.parametrize("peer", [0.0, 2.0])
+def test_a_measured_excess_withholds_no_more_than_others_take(peer: float) -> None:
+    """Our bucket holds us to the limit: our own rate exceeds it only as it is measured, some time before or behind."""
+    made, least = fleet(peer=LimitDemand(peer), a=wants(98)), math.inf
+    for look in range(240):
+        made.update_demand("a", {"k": wants((98 - peer) * (1.0 + 0.09 * math.sin(look / 8)))})
+        dealt(made, look / 4)
+        least = min(least, made.share_of("k"))
+    assert least >= 100 - 2 * peer
+
+
 def test_a_gap_below_the_limit_is_bounded_for_any_reports() -> None:
     for rate in (0.0, 1e9):
         made = fleet(peer=wants(rate), a=wants(rate))
