@@ -581,8 +581,8 @@ class Judge(Observer):
             self.accuse("over a limit", text)
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
-            is_wanted = limit.held() >= 2.0 * limit.rate
-            limit.seconds.append(_Second(taken, limit.owed, limit.brought, limit.held(), is_wanted))
+            held = limit.held()
+            limit.seconds.append(_Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate))
             limit.owed = min(max(0.0, limit.owed + taken - limit.rate), OWED_S * limit.rate)
             limit.brought = 0.0
             limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0

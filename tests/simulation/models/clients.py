@@ -305,7 +305,7 @@ class Client:
 
     def held_bytes(self, leader: int | None = None, topics: Container[str] | None = None) -> int:
         """Bytes that wait or are in flight; to that broker, or to those topics."""
-        if leader is None and topics is None:
+        if not self.pending_bytes or (leader is None and topics is None):
             return self.pending_bytes
         return sum(
             each.batch.size

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -348,7 +349,8 @@ class Consumer:
         leader = log.topic.partitions[0].leader
         if leader < 0 or not self.cluster.brokers[leader].is_up:
             return None
-        for record in _records_from(log, self._offset):
+        record = _first_from(log.records, self._offset)
+        if record is not None:
             if record.visible_at > now:
                 return None
             self._offset, self._is_end_told = record.offset + 1, False
@@ -361,16 +363,11 @@ class Consumer:
     def close(self) -> None: ...
 
 
-def _records_from(log: InternalLog, offset: int) -> Iterator[InternalRecord]:
-    records = log.records
-    low, high = 0, len(records)
-    while low < high:
-        middle = (low + high) // 2
-        if records[middle].offset < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return iter(records[low : low + 1])
+def _first_from(records: list[InternalRecord], offset: int) -> InternalRecord | None:
+    """The first record there or behind; most often there is none."""
+    if not records or records[-1].offset < offset:
+        return None
+    return records[bisect.bisect_left(records, offset, key=lambda record: record.offset)]
 
 
 @contextmanager
