@@ -15,11 +15,12 @@ LATE_S: Final = 3.0  # for which control may not know yet what a worker did
 LATELY_S: Final = 20.0  # explain has to know what was held back in this time
 PAUSE_S: Final = 35.0  # without anything held back after which "since" begins again …
 PAUSE_SLACK_S: Final = 4.0  # … give or take
+FENCE: Final = "fence"  # behind what any limit rejects of an idempotent producer
 REASONS: Final = {  # that explain may name, by a world's theme
     "group": {"resource-group"}, "percent": {"resource-group"}, "quota": {"client-quota"}, "total": {"topic-threshold"},
-    "reject": {"topic-threshold", "fence"}, "mixed": {"resource-group", "client-quota"},
-    "storage": {"topic-threshold", "storage-throttle", "storage-pause", "fence"},
-    "affected": {"topic-threshold", "storage-throttle", "storage-pause", "fence"},
+    "reject": {"topic-threshold", FENCE}, "mixed": {"resource-group", "client-quota"},
+    "storage": {"topic-threshold", "storage-throttle", "storage-pause", FENCE},
+    "affected": {"topic-threshold", "storage-throttle", "storage-pause", FENCE},
 }  # fmt: skip
 
 
@@ -62,8 +63,9 @@ class Asking:
         times = list(judge.held_back.get((gateway.host, client_id, topic), ()))
         unanswered = judge.unanswered(gateway.host, client_id, topic)
         where = f"{gateway.name}, {client_id}, {topic}"
+        reasons = self._reasons | ({FENCE} if self._reasons else set())
         for held in found["held"]:
-            if held["outcome"] in ("delayed", "rejected") and held["reason"] not in self._reasons:
+            if held["outcome"] in ("delayed", "rejected") and held["reason"] not in reasons:
                 judge.accuse("explain", f"{where}: {held['outcome']} for {held['reason']!r}")
         if is_quiet:
             forgotten_s = times[0].at if len(times) == HELD_BACK else 0.0  # until when nothing is known
@@ -107,7 +109,7 @@ class Asking:
                 earliest = 0.0
             if waiting:  # the gateway may hold them, since any time after they were sent
                 earliest = min(earliest, *(each.sent_at for each in waiting))
-            latest = self._latest_since(mine, now)
+            latest = self._latest_since(mine, now, rule["name"])
             if not earliest - LATE_S <= since_s <= latest + LATE_S:
                 judge.accuse(
                     "explain",
@@ -115,13 +117,13 @@ class Asking:
                     f" to {latest:.3f}",
                 )
 
-    def _latest_since(self, mine: list[HeldBack], now: float) -> float:
-        """When the first of the runs at the brokers has begun at the latest, of those that surely go on."""
+    def _latest_since(self, mine: list[HeldBack], now: float, rule: str) -> float:
+        """When the first of the runs at the brokers began at the latest, of those that surely go on by that rule."""
         latest = mine[-1].at if mine[-1].at > now - PAUSE_S + PAUSE_SLACK_S else now
         for node_id in {each.node_id for each in mine}:
             there = [each for each in mine if each.node_id == node_id]
             # Clients aren't told for which limit of several, or for which topic of a request.
-            is_sure = len(self._reasons) == 1 and (self._holds_clients or all(each.is_alone for each in there))
+            is_sure = self._reasons == {rule} and (self._holds_clients or all(each.is_alone for each in there))
             if is_sure and there[-1].at > now - PAUSE_S + PAUSE_SLACK_S:
                 latest = min(latest, since_bounds([(each.sent_at, each.at) for each in there])[1])
         return latest
@@ -129,7 +131,7 @@ class Asking:
     def _compare_limits(self, found: dict[str, Any], where: str) -> None:
         limit = self._limit()
         rule = next((each for each in found["rules"] if each["first"]), None)
-        if rule is None or rule["since_ms"] is None or rule["name"] == "fence":
+        if rule is None or rule["since_ms"] is None or rule["name"] == FENCE:
             return
         configured = {level["configured"] for level in rule["levels"]}
         if limit not in configured:
