@@ -62,7 +62,7 @@ def usual(key: int, version: int, frame: bytes) -> bytes:
     return written(METADATA, FOUND, version, frame)
 
 
-def ask(address: str, properties: dict[str, str] | None = None, timeout_s: float = 10.0) -> MetadataResponse:
+def ask(address: str, properties: dict[str, str] | None = None, timeout_s: float = 60.0) -> MetadataResponse:
     client = BrokerClient(properties or {}, address, timeout_s, max_answer_bytes=1000)
     return client.run(
         lambda asking: asking.request_any_broker(lambda broker: broker.send_request(METADATA, MetadataRequest(())))
@@ -117,7 +117,7 @@ def test_a_request_that_the_broker_does_not_have(versions: tuple[ApiVersion, ...
         return str(caught.value)
 
     with broker(answer) as address:
-        said = BrokerClient({}, address, 10.0).run(lambda asking: asking.request_any_broker(try_it))
+        said = BrokerClient({}, address, 60.0).run(lambda asking: asking.request_any_broker(try_it))
     assert said.startswith("has no Metadata ")
 
 
@@ -205,7 +205,7 @@ def test_all_brokers_are_asked_and_the_first_few_of_those_that_fail_are_named() 
         host, _, port = address.partition(":")
         brokers = {1: BrokerAddress(host, int(port)), **dict.fromkeys(range(2, 7), nobody)}
         with pytest.raises(NoAnswer) as caught:
-            BrokerClient({}, address, 10.0).run(
+            BrokerClient({}, address, 60.0).run(
                 lambda asking: asking.request_all_brokers(
                     brokers, lambda each: each.send_request(METADATA, MetadataRequest(()))
                 )

@@ -375,7 +375,7 @@ def config_of(gateway: Gateway) -> Any:
 
 
 def post_reload(gateway: Gateway) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.admin, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.admin, timeout=60)
     connection.request("POST", "/v1/reload", "{}", {"Content-Type": "application/json"})
     answer = connection.getresponse()
     status, said = answer.status, json.loads(answer.read())

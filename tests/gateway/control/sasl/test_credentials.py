@@ -208,7 +208,7 @@ def command(tmp_path: Path, body: str, timeout_s: float = DEADLINE_S, cache_s: f
     return CredentialsCommand((sys.executable, "-S", "-E", str(program)), timeout_s, cache_s)
 
 
-async def test_a_command_is_asked_once_while_its_answer_holds(tmp_path: Path) -> None:
+async def test_a_command_is_asked_once_while_its_answer_holds(tmp_path: Path, mock_clock: MockClock) -> None:
     said = json.dumps({"SCRAM-SHA-256": TEXT})
     asked = command(tmp_path, f"print({said!r}) if asked['username'] == 'alice' else None")
     for _ in range(2):

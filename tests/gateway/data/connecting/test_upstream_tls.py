@@ -25,7 +25,7 @@ from tests.gateway.data.relay.tls_stage import server_context
 
 Files = tuple[Path, Path]
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
