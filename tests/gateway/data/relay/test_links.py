@@ -174,20 +174,6 @@ async def test_a_client_that_does_not_read_its_answers_stops_the_broker_and_itse
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_before_a_half_close_are_answered() -> None:
-    async with staged() as stage:
-        link, client, broker = stage.connect()
-        await client.send_all(request(1))
-        await client.send_eof()
-        assert await receive_exactly(broker, len(request(1))) == request(1)
-        assert await broker.receive_some(1) == b""
-        await broker.send_all(answer(1))
-        await broker.aclose()
-        assert await receive_exactly(client, len(answer(1))) == answer(1)
-        assert await client.receive_some(1) == b""
-        await until(lambda: link.is_closed)
-
-
 async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
     async with staged() as stage:
         _, client, broker = stage.connect()
@@ -195,21 +181,6 @@ async def test_acks_0_sent_before_a_close_is_forwarded() -> None:
         await client.aclose()
         frames = b"".join(with_question(request(i, acks=0)) for i in range(20))
         assert await receive_exactly(broker, len(frames)) == frames
-
-
-async def test_a_broker_that_closes_closes_the_client_behind_its_last_answer() -> None:
-    async with staged() as stage:
-        link, client, broker = stage.connect()
-        await client.send_all(request(1) + request(2))
-        await receive_exactly(broker, 2 * len(request(1)))
-        await broker.send_all(answer(1))
-        await broker.aclose()
-        assert await receive_exactly(client, len(answer(1))) == answer(1)
-        assert await client.receive_some(1) == b""
-        await until(lambda: link.is_closed)
-        rows = stage.play.rows()
-        assert rows["clicks", "accepted", ""][2] == 1
-        assert rows["clicks", "unanswered", ""][2] == 1
 
 
 @pytest.mark.parametrize("acks", [0, -1])
@@ -512,26 +483,6 @@ async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
 
 
-async def test_drain_answers_what_is_in_flight_and_then_closes() -> None:
-    async with staged() as stage:
-        link, client, broker = stage.connect()
-        idle, idle_client, _ = stage.connect()
-        await passes(client, broker, request(1))
-        now = trio.current_time()
-        for one in (link, idle):
-            one.drain("disconnects_drain", now)
-        stage.reactor.run_deferred(now)
-        assert await idle_client.receive_some(1) == b""
-        await idle_client.aclose()
-        await until(lambda: idle.is_closed)
-        assert not link.is_closed
-        await passes(broker, client, answer(1))
-        assert await client.receive_some(1) == b""
-        await client.aclose()
-        await until(lambda: link.is_closed)
-        assert stage.play.world.ledger.counts["disconnects_drain"] == 2
-
-
 async def test_what_a_client_had_sent_before_it_knew_of_the_end_is_lost_to_nobody() -> None:
     """acks=0 gets to the broker; all else is not forwarded, so its client may send it elsewhere; and no reset takes the
     last answer away.
@@ -664,19 +615,6 @@ async def test_when_writes_are_not_paused_any_more_held_requests_go_on_without_w
         assert link.session.hold.held_until > trio.current_time() + 10
         end_pause(stage, link)
         assert await receive_exactly(broker, len(request(1))) == request(1)
-
-
-async def test_a_client_that_leaves_during_a_pause_has_its_request_discarded() -> None:
-    play = paused()
-    async with staged(play) as stage:
-        link, client, broker = stage.connect()
-        await client.send_all(request(1))
-        await until(lambda: link.parked.input_slice is not None)
-        await client.aclose()
-        end_pause(stage, link)
-        await broker.aclose()
-        await until(lambda: link.is_closed)
-        assert play.rows() == {("clicks", "discarded", ""): (size_of(), 1, 1)}
 
 
 async def test_a_link_held_in_a_pause_reads_no_further_however_often_it_is_looked_at() -> None:

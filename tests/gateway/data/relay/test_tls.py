@@ -27,7 +27,7 @@ from gateway.tls.certificates import (
 )
 from tests.background import until
 from tests.certificates import Authority, openssl
-from tests.gateway.data.play import answer, present, request, size_of
+from tests.gateway.data.play import present, request, size_of
 from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, staged, tcp_pair
 from tests.gateway.data.relay.tls_stage import (
     BROKEN_RECORD_SAID,
@@ -143,20 +143,6 @@ async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "FIN"])
-async def test_requests_before_a_half_close_are_answered(secure: Any, notify: bool) -> None:
-    async with staged() as stage:
-        link, client, broker = await secure(stage).connect()
-        await client.send(request(1))
-        await (client.say_end() if notify else client.stream.send_eof())
-        assert await receive_exactly(broker, len(request(1))) == request(1)
-        assert await broker.receive_some(1) == b""
-        await broker.send_all(answer(1))
-        await broker.aclose()
-        assert await client.receive(len(answer(1)) + 1) == answer(1)
-        await until(lambda: link.is_closed)
 
 
 @pytest.mark.parametrize("notify", [True, False], ids=["close_notify", "broken"])

@@ -479,13 +479,6 @@ def test_data_that_is_no_request_that_is_spoken_is_refused_with_what_it_looks_li
         Play().client(data, step)
 
 
-def test_requests_before_a_malformed_one_are_forwarded() -> None:
-    play = Play()
-    with pytest.raises(MalformedFrame):
-        play.client(request(1) + b"GET / HTTP/1.1\r\n")
-    assert b"".join(play.session.to_upstream) == request(1)
-
-
 # --- delay, by a policy through the real interface --------------------------------------------------------------------
 
 

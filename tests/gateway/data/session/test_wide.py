@@ -123,18 +123,6 @@ def test_a_partition_that_the_broker_does_not_answer_is_unanswered_and_others_ar
     }
 
 
-def test_a_partition_that_the_broker_refuses_is_errored_and_not_charged() -> None:
-    play = Play()
-    results = {index: (NOT_LEADER if index == 11 else 0, 1) for index in range(40)}
-    send(play, 1, Wide({"clicks": results}, (b"v",), (-1, -1, -1), 1))
-    size = size_of((b"v",))
-    assert play.rows() == {
-        ("clicks", "accepted", ""): (39 * size, 39, 1),
-        ("clicks", "errored", "NOT_LEADER_OR_FOLLOWER"): (size, 1, 1),
-    }
-    assert play.engine.broker_meters(1).topics[b"clicks"].uncounted == 39 * size
-
-
 def test_with_topic_ids_they_are_counted_by_name() -> None:
     play = Play()
     play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
@@ -143,12 +131,3 @@ def test_with_topic_ids_they_are_counted_by_name() -> None:
         assert play.client(frame) == (frame, b"")
         play.broker(answer(correlation, {"clicks": dict.fromkeys(range(30), (0, 1))}, version=BY_ID))
     assert play.rows() == {("clicks", "accepted", ""): (60 * size_of(), 60, 2)}
-
-
-def test_a_topic_over_its_threshold_is_refused_and_the_others_of_its_request_pass() -> None:
-    play = Play(total=10, topics={"clicks": 5}).named().overload("clicks")
-    both = {"orders": list(range(20)), "clicks": list(range(20))}
-    upstream, _ = play.client(request(1, both))
-    assert upstream == request(1, {"orders": list(range(20))})
-    play.broker(answer(1, {"orders": dict.fromkeys(range(20), (0, 1))}))
-    assert {key[:2] for key in play.rows()} == {("clicks", "rejected"), ("orders", "accepted")}
