@@ -30,18 +30,6 @@ async def make(server: Server, *names: str) -> None:
         assert (await server.ask("PUT", f"{GROUP}/{name}", LIMITS))[0] == 200
 
 
-# --- Implementation, Configuration of quotas --------------------------------------------------------------------------
-
-
-@pytest.mark.seed("82.9", "82.46")
-async def test_a_group_can_be_associated_with_a_tenant_or_a_namespace(server: Server) -> None:
-    await make(server, "gold")
-    assert (await server.ask("PUT", f"{TENANT}/gold"))[0] == 200
-    assert (await server.ask("PUT", f"{NAMESPACE}/gold"))[0] == 200
-    assert server.policies.policies.tenant_groups() == {"acme": "gold"}
-    assert server.policies.policies.namespace_groups() == {"acme/orders": "gold"}
-
-
 # --- Non-goals --------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +145,7 @@ async def test_a_group_in_use_is_not_deleted(server: Server) -> None:
     assert (await server.ask("DELETE", f"{GROUP}/gold"))[0] == 200
 
 
-@pytest.mark.seed("82.46")
+@pytest.mark.seed("82.9", "82.46")
 @pytest.mark.parametrize("path", [NAMESPACE, TENANT])
 async def test_attach_get_and_detach(server: Server, path: str) -> None:
     await make(server, "gold", "silver")
