@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -14,9 +16,7 @@ from gateway.data.relay.links import RelayLink
 from gateway.data.session.session import ClientSession
 from gateway.data.shared.budget import MemoryAccount
 from gateway.data.sockets.reactor import SocketReactor
-from tests.gateway.data.play import (
-    Play,
-)
+from tests.gateway.data.play import Play
 
 DEADLINE_S = 60
 SMALL_KERNEL_BUFFER = 4096  # bytes
@@ -115,3 +115,28 @@ async def receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
 def reset(stream: trio.SocketStream) -> None:
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.socket.close()
+
+
+async def is_closed(stream: trio.SocketStream) -> bool:
+    """Waits until it is, by its end or by a reset: unread bytes make the kernel say that instead."""
+    try:
+        return await stream.receive_some(1) == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+async def send_in_vain(send: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
+    """To a stream that may end meanwhile."""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await send(data)
+
+
+def count_asked(far: Any, patch: pytest.MonkeyPatch) -> None:
+    """In `far.asked`: the times that the shortcut of `far.link` asks it on which terms."""
+    terms = RelayLink.current_terms
+
+    def counted(link: RelayLink, now: float) -> Any:
+        far.asked += link is far.link
+        return terms(link, now)
+
+    patch.setattr(RelayLink, "current_terms", counted)

@@ -37,7 +37,7 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
-from tests.gateway.data.relay.stage import DEADLINE_S, Stage, passes, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import DEADLINE_S, Stage, is_closed, passes, receive_exactly, reset, staged
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -251,20 +251,13 @@ async def test_a_malformed_frame_closes_that_connection_and_no_other() -> None:
         assert await receive_exactly(bad_broker, len(request(1))) == request(1)
         assert not bad.is_closed, "the request before the malformed one is still answered"
         await passes(bad_broker, bad_client, answer(1))
-        assert await _ends(bad_client)
+        assert await is_closed(bad_client)
         assert bad.is_closed
         assert len(stage.play.logs) == 1
         assert "HTTP" in stage.play.logs[0][1]
         await passes(client, broker, request(1))
         stage.play.ledger()
         assert stage.play.counts["disconnects_malformed"] == stage.play.counts["requests_malformed"] == 1
-
-
-async def _ends(stream: trio.SocketStream) -> bool:
-    try:
-        return await stream.receive_some(1) == b""
-    except trio.BrokenResourceError:  # unread bytes make the kernel say reset instead of end
-        return True
 
 
 async def test_half_a_frame_and_then_the_end_is_one_log_line() -> None:
@@ -477,8 +470,7 @@ async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:
         link.session.hold.muted_until = trio.current_time() + 3600
         await client.send_all(request(1))
         await until(lambda: link.parked.input_slice is not None)
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.socket.close()
+        reset(client)
         await until(lambda: link.is_closed)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
 

@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
-from typing import Any
 
 import pytest
 import trio
@@ -17,7 +16,6 @@ import trio
 from gateway.channel import API_REQUESTS, QuotaSnapshot, ThresholdPolicy
 from gateway.data.pending import pending
 from gateway.data.pending.in_flight import FEW_PARTITIONS
-from gateway.data.relay.links import RelayLink
 from gateway.data.sockets.inbound import HEAD_ROOM, SHARED_READ_BYTES, SharedReadBuffer
 from gateway.data.sockets.reactor import IN, OUT
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
@@ -27,7 +25,7 @@ from protocol.rewriting.stream import EndpointHider
 from tests import variants
 from tests.background import until
 from tests.gateway.data.play import JAVA, Play, answer, decode_answer, other_answer, other_request, request, size_of
-from tests.gateway.data.relay.stage import Stage, passes, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, count_asked, passes, receive_exactly, reset, send_in_vain, staged
 from tests.gateway.data.session import fetch_frames as session_fetches
 from tests.gateway.data.session.fetch_frames import fetch
 
@@ -95,16 +93,6 @@ async def send_cut(to: trio.SocketStream, data: bytes, random: Random) -> None:
         for _ in range(random.choice((0, 0, 20))):
             await trio.lowlevel.checkpoint()
         pos += size
-
-
-def count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
-    terms = RelayLink.current_terms
-
-    def counted(link: RelayLink, now: float) -> Any:
-        far.asked += link is far.link
-        return terms(link, now)
-
-    patch.setattr(RelayLink, "current_terms", counted)
 
 
 @asynccontextmanager
@@ -385,18 +373,13 @@ async def test_an_end_within_an_answer_that_passes_unseen_ends_its_own_link(who:
         frame, expected = fetched(await consumer.ask(), (20_000_000,))
         await far.pass_answer(frame[:100_000], expected[:100_000])
         if who == "client":
-            nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
+            nursery.start_soon(send_in_vain, far.broker.send_all, frame[100_000:])
             await until(lambda: far.link.client.outbound.pieces)
         await far.end(who, end)
         await until(lambda: far.link.is_closed)
         await other.pass_answer(
             *fetched(await Consumer(other, "pipe").ask(), (3_000_000,))
         )  # nothing is left in the pipe
-
-
-async def _send_in_vain(stream: trio.SocketStream, data: bytes) -> None:
-    with suppress(trio.BrokenResourceError):
-        await stream.send_all(data)
 
 
 async def test_an_answer_that_cannot_be_followed_passes_unseen_too_and_is_counted(way: str) -> None:
@@ -463,7 +446,7 @@ async def test_an_error_of_the_pipe_ends_one_link_and_no_other_gets_its_bytes() 
         assert shared.pipe is not None
         read_end, empty = os.dup(shared.pipe[0]), os.pipe2(os.O_NONBLOCK)
         os.dup2(empty[0], shared.pipe[0])
-        nursery.start_soon(_send_in_vain, far.broker, frame[100_000:])
+        nursery.start_soon(send_in_vain, far.broker.send_all, frame[100_000:])
         await until(lambda: far.link.is_closed)
         assert [type(bug) for bug in far.stage.bugs] == [BlockingIOError]
         far.stage.bugs.clear()

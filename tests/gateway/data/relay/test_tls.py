@@ -28,7 +28,7 @@ from gateway.tls.certificates import (
 from tests.background import until
 from tests.certificates import Authority, openssl
 from tests.gateway.data.play import present, request, size_of
-from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, staged, tcp_pair
+from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, reset, staged, tcp_pair
 from tests.gateway.data.relay.tls_stage import (
     BROKEN_RECORD_SAID,
     VERSIONS,
@@ -272,8 +272,7 @@ async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connectio
     tls = TlsConnection(make_listener_context(listener), near, memoryview(bytearray(SHARED_READ_BYTES)))
     with near, trio.fail_after(DEADLINE_S):
         await far.send_all(b"\x16\x03\x01\x00\x05hello")
-        far.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        far.socket.close()  # no alert can be sent any more
+        reset(far)  # no alert can be sent any more
         with pytest.raises(HandshakeError, match=r"unexpected message|bad"):
             await perform_server_handshake(tls, near, trio.Lock())
 

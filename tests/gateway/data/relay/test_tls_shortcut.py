@@ -28,7 +28,7 @@ from tests.examples import matrix
 from tests.gateway.data.play import answer, other_answer, other_request, request, size_of
 from tests.gateway.data.relay import stage as stage_module
 from tests.gateway.data.relay import tls_stage
-from tests.gateway.data.relay.stage import Stage, receive_exactly, reset, staged
+from tests.gateway.data.relay.stage import Stage, count_asked, receive_exactly, reset, staged
 from tests.gateway.data.relay.tls_stage import NewKeys, Plain, Secure, TlsStage, openssl_client, say
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -82,7 +82,7 @@ def opened(authority: Authority, server: tuple[Path, Path]) -> Opened:
             patch.setattr(tls_stage, "TlsConnection", tls.TlsConnection)
             async with staged() as stage:
                 far = await _connect(stage, way, small)
-                _count_asked(far, patch)
+                count_asked(far, patch)
                 for correlation in range(3):  # a topic has to be known, and to have a row
                     await far.exchange(correlation)
                 assert (far.link.shortcut.terms is not None) == (variant == variants.COMPILED)
@@ -98,16 +98,6 @@ def opened(authority: Authority, server: tuple[Path, Path]) -> Opened:
         return Far(stage, *await secure.connect(small=small))
 
     return begin
-
-
-def _count_asked(far: Far, patch: pytest.MonkeyPatch) -> None:
-    terms = RelayLink.current_terms
-
-    def counted(link: RelayLink, now: float) -> Any:
-        far.asked += link is far.link
-        return terms(link, now)
-
-    patch.setattr(RelayLink, "current_terms", counted)
 
 
 # --- what takes it ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from gateway.tls.broker_tls import BrokerTls
 from tests.background import until
 from tests.certificates import Authority
 from tests.gateway.data.play import answer, other_answer, other_request, request
-from tests.gateway.data.relay.stage import staged
+from tests.gateway.data.relay.stage import reset, send_in_vain, staged
 from tests.gateway.data.relay.tls_stage import BROKEN_RECORD_SAID, VERSIONS, Secure, SecureClients
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -103,19 +103,12 @@ async def test_a_large_request_is_not_in_memory_twice_while_the_broker_does_not_
 async def test_a_large_request_whose_broker_goes_gives_its_memory_back(secure: Any) -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, broker = await secure(stage).connect(small=True)
-        nursery.start_soon(_send_in_vain, client, request(1, values=(os.urandom(1_500_000),)))
+        nursery.start_soon(send_in_vain, client.send, request(1, values=(os.urandom(1_500_000),)))
         await until(lambda: link.upstream.has_unsent)
         await broker.stream.aclose()
         await until(lambda: link.is_closed)
         assert stage.reactor.budget.used_bytes == 0
         nursery.cancel_scope.cancel()
-
-
-async def _send_in_vain(client: Any, data: bytes) -> None:
-    try:
-        await client.send(data)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
 
 
 async def test_what_is_sent_behind_a_stuck_large_request_comes_behind_it(secure: Any) -> None:
@@ -149,7 +142,7 @@ async def test_a_large_answer_passes_in_bounded_memory_to_a_client_that_reads_sl
 async def test_a_broker_that_does_not_read_stops_the_client(anywhere: Any) -> None:
     async with staged() as stage, trio.open_nursery() as nursery:
         link, client, _ = await anywhere(stage).connect(small=True)
-        nursery.start_soon(_send_in_vain, client, 200 * request(1, values=(bytes(20_000),)))
+        nursery.start_soon(send_in_vain, client.send, 200 * request(1, values=(bytes(20_000),)))
         await until(lambda: link.upstream.outbound.pieces)
         for _ in range(50):
             await trio.lowlevel.checkpoint()
@@ -231,8 +224,7 @@ class Noted:
 async def test_a_reset_ends_the_link(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        broker.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        broker.stream.socket.close()
+        reset(broker.stream)
         await until(lambda: link.is_closed)
         with suppress(trio.BrokenResourceError):  # nothing was answered: it is reset as well
             assert await client.receive(1) == b""

@@ -34,7 +34,7 @@ from protocol.wire import MalformedFrame
 from tests.background import until
 from tests.gateway.control.sasl.test_bearer import CLAIMS, jwk, message
 from tests.gateway.control.sasl.test_bearer import token as signed
-from tests.gateway.data.play import Play, answer, other_answer, other_request, present, request
+from tests.gateway.data.play import Play, answer, other_request, present, request
 from tests.gateway.data.session.sasl_frames import authenticate, handshake
 
 pytestmark = pytest.mark.usefixtures("no_circles")
@@ -331,13 +331,6 @@ async def tell_by_scram(stage: Stage, upstream: bytes, lifetime_ms: int = 0) -> 
     return await stage.hear(accepted(verdict, lifetime_ms=lifetime_ms))
 
 
-async def test_who_is_not_named_has_the_default_s_credentials(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, OWN)
-    upstream, _ = await stage.sign_in("PLAIN", "bob", "alice-secret")
-    upstream, client = await tell_by_scram(stage, upstream)
-    assert (upstream, decoded(client).error_code) == (b"", 0)
-
-
 @pytest.mark.parametrize("at", ["handshake", "authenticate"])
 async def test_a_broker_that_refuses_the_gateway(tmp_path: Path, at: str, caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(tmp_path, OWN)
@@ -466,13 +459,6 @@ async def test_no_more_connections_of_one_principal_than_allowed(tmp_path: Path)
     stage.world.principal_counts["User:alice"] = stage.world.limits.max_connections_per_principal
     with pytest.raises(AuthenticationFailed, match="connections already"):
         await stage.sign_in("PLAIN", "alice", "alice-secret")
-
-
-async def test_answers_of_the_broker_come_to_clients_that_pass_it_on(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    await stage.sign_in("PLAIN", "alice", "alice-secret")
-    stage.client(other_request(9))
-    assert stage.broker(other_answer(9)) == other_answer(9)
 
 
 def certified(token: int, peer: str = "192.0.2.1:1") -> AdminQuery:
