@@ -20,15 +20,16 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway import embedded
 from tests.certificates import Authority
-from tests.clients import processes
 from tests.clients.gateways import Gateway
 from tests.gateway.data.play import request
-from tests.hostile.strangers import MIB, Broker
+from tests.hostile import strangers
+from tests.hostile.strangers import MIB, Broker, _labelled, _memory, _worker
 from tests.protocol.produce_cases import framed
 
 REQUEST_BYTES = 400_000
@@ -52,19 +53,11 @@ class Way:
 
 
 @dataclass
-class Seen:
-    """`waits`: seconds of each round trip. `held`: the most memory of the worker above what it had before, `buffered`:
-    the most that it said to hold, in bytes.
-    """
+class Seen(strangers.Seen):
+    """`buffered`: the most that the worker said to hold, in bytes."""
 
-    waits: list[float] = field(default_factory=list)
-    held: int = 0
     buffered: int = 0
-    disconnects: dict[str, float] = field(default_factory=dict)
     log: str = ""
-
-    def quantile(self, part: float) -> float:
-        return sorted(self.waits)[min(len(self.waits) - 1, int(len(self.waits) * part))]
 
 
 class DrippingBroker(Broker):
@@ -142,6 +135,9 @@ def _connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
 # --- one who behaves --------------------------------------------------------------------------------------------------
 
 
+_round_trips = partial(strangers._round_trips, frame=request(5, values=(bytes(REQUEST_BYTES),)))
+
+
 def play(way: Way, seconds: float) -> Seen:
     """Strangers for so long, and one who behaves among them."""
     broker = DrippingBroker()
@@ -173,7 +169,7 @@ def _settings(way: Way, folder: Path) -> dict[str, Any]:
 def _play(way: Way, seconds: float, gateway: Gateway, folder: Path) -> Seen:
     seen = Seen()
     port = gateway.broker_port(1)
-    worker = next(pid for pid in gateway.pids() if "gateway.data" in processes.command_of(pid))
+    worker = _worker(gateway)
     with _connect(port, _context(way, folder, "good")) as client:
         client.settimeout(60)
         file = client.makefile("rb")
@@ -216,27 +212,6 @@ def _arguments(way: Way) -> list[str]:
     given = [f"--{name.replace('_', '-')}={getattr(way, name)}" for name in ("strangers", "announced", "sent")]
     given.append(f"--every-s={way.every_s}")
     return given + [f"--{name}" for name in ("tls", "certificates", "answers") if getattr(way, name)]
-
-
-def _round_trips(client: socket.socket, file: Any, count: int) -> list[float]:
-    waits = []
-    frame = request(5, values=(bytes(REQUEST_BYTES),))
-    for _ in range(count):
-        began = time.perf_counter()
-        client.sendall(frame)
-        (size,) = struct.unpack(">i", file.read(4))
-        assert len(file.read(size)) == size
-        waits.append(time.perf_counter() - began)
-    return waits
-
-
-def _memory(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
-def _labelled(gateway: Gateway, name: str) -> dict[str, float]:
-    lines = (line for line in gateway.metrics().splitlines() if line.startswith(f"produce_gateway_{name}"))
-    return {line.partition('"')[2].partition('"')[0]: float(line.split()[-1]) for line in lines}
 
 
 def main() -> None:

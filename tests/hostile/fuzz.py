@@ -2,8 +2,7 @@
 # more process crowds on sockets (crowd.py) and visitors of the admin server (web.py), in turns. Tests play some of the
 # same (test_everything_on.py); this is for millions.
 #
-#   python -m tests.hostile.fuzz [--inputs N] [--seconds S] [--seed N] [--processes N] [--save FOLDER]
-#                                  [--all-rules] [--slow]
+#   python -m tests.hostile.fuzz [--inputs N] [--seconds S] [--seed N] [--processes N] [--save FOLDER] [--slow]
 #   python -m tests.hostile.fuzz --replay FILE
 #
 # An input is what one side sends at once: a frame, several glued together, or a piece of one. A play is a few hundred
@@ -30,7 +29,7 @@ import msgspec
 from tests.hostile.fuzzing.control import Ended
 from tests.hostile.fuzzing.crowd import gather
 from tests.hostile.fuzzing.player import Player
-from tests.hostile.fuzzing.plays import AWAITED, Cost, Op, Violation, again, perform
+from tests.hostile.fuzzing.plays import Cost, Op, Violation, again, perform
 from tests.hostile.fuzzing.web import surf
 
 INPUTS = 500  # of one play
@@ -53,9 +52,9 @@ class Failure(NamedTuple):
     ops: list[Op]
 
 
-def play(seed: int, cost: Cost, awaited: frozenset[str], *, dear: float = DEAR, inputs: int = INPUTS) -> Failure | None:
+def play(seed: int, cost: Cost, *, dear: float = DEAR, inputs: int = INPUTS) -> Failure | None:
     try:
-        perform(Player(seed, inputs, dear, DEAR_BYTES), cost, awaited)
+        perform(Player(seed, inputs, dear, DEAR_BYTES), cost)
     except Exception as error:
         trace: list[Op] = error.trace  # type: ignore[attr-defined]
         return Failure(seed, _kind(error), f"{type(error).__name__}: {str(error)[:500]}", trace)
@@ -71,7 +70,7 @@ def _kind(error: Exception) -> str:
     return f"{type(error).__name__} at {os.path.basename(at.filename)}:{at.lineno} {at.name}"
 
 
-def minimise(failure: Failure, awaited: frozenset[str]) -> Failure:
+def minimise(failure: Failure) -> Failure:
     """The same failure with as few operations as can be found soon."""
     ops, until = failure.ops, time.monotonic() + MINIMISE_S
     size = len(ops) // 2
@@ -79,7 +78,7 @@ def minimise(failure: Failure, awaited: frozenset[str]) -> Failure:
         at = 0
         while at < len(ops) and time.monotonic() < until:
             fewer = ops[:at] + ops[at + size :]
-            if _fails_as(fewer, failure.kind, awaited):
+            if _fails_as(fewer, failure.kind):
                 ops = fewer
             else:
                 at += size
@@ -87,9 +86,9 @@ def minimise(failure: Failure, awaited: frozenset[str]) -> Failure:
     return failure._replace(ops=ops)
 
 
-def _fails_as(ops: list[Op], kind: str, awaited: frozenset[str]) -> bool:
+def _fails_as(ops: list[Op], kind: str) -> bool:
     try:
-        again(ops, awaited)
+        again(ops)
     except Exception as error:
         return _kind(error) == kind
     return False
@@ -97,7 +96,6 @@ def _fails_as(ops: list[Op], kind: str, awaited: frozenset[str]) -> bool:
 
 class Task(NamedTuple):
     seeds: range
-    awaited: frozenset[str]
     dear: float
     play: str = "session"  # or "crowd", "web"
 
@@ -110,7 +108,7 @@ def _on_sockets(seed: int, cost: Cost, task: Task) -> Failure | None:
         if task.play == "web":
             surf(seed, cost)
         else:
-            gather(seed, cost, task.awaited)
+            gather(seed, cost)
     except Exception as error:
         return Failure(seed, f"{task.play}, {_kind(error)}", "".join(traceback.format_exception(error))[-1500:], [])
     return None
@@ -122,7 +120,7 @@ def _work(task: Task) -> _Found:
     for seed in task.seeds:
         cost.seed = seed
         if task.play == "session":
-            failure = play(seed, cost, task.awaited, dear=task.dear)
+            failure = play(seed, cost, dear=task.dear)
         else:
             failure = _on_sockets(seed, cost, task)
         if failure is not None and failure.kind not in failures:
@@ -141,23 +139,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--save", type=Path, default=Path("build/fuzz"), help="folder for what fails")
     parser.add_argument("--dear", type=float, default=DEAR, help="share of requests that are dear to read")
-    parser.add_argument("--all-rules", action="store_true", help="also those that are known to be broken yet")
     parser.add_argument("--slow", action="store_true", help="no bound on CPU time per MB: sanitizers take most of it")
     parser.add_argument("--replay", type=Path, help="play a saved failure once more")
     options = parser.parse_args(arguments)
-    awaited = frozenset() if options.all_rules else AWAITED
     if options.replay:
-        again(msgspec.json.decode(options.replay.read_bytes(), type=list[Op]), awaited)
+        again(msgspec.json.decode(options.replay.read_bytes(), type=list[Op]))
         print("nothing fails")
         return 0
     if options.seconds is None:
         options.seconds = 1e9 if options.inputs < 10**18 else 60.0
     seed = options.seed if options.seed is not None else int(time.time()) * 1_000_000
     print(f"seed {seed}, {options.processes} processes", flush=True)
-    return _fuzz(options, seed, awaited)
+    return _fuzz(options, seed)
 
 
-def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
+def _fuzz(options: Any, seed: int) -> int:
     cost, most, kinds = Cost(), 0, Counter[str]()
     began = told = time.monotonic()
     context = multiprocessing.get_context("spawn")
@@ -169,10 +165,10 @@ def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
             goes_on = cost.inputs < options.inputs and time.monotonic() - began < options.seconds
             if goes_on and (on_sockets is None or on_sockets.done()):
                 kind = next(kinds_on_sockets)
-                on_sockets = pool.submit(_work, Task(range(seed, seed + CROWDS), awaited, 0.0, kind))
+                on_sockets = pool.submit(_work, Task(range(seed, seed + CROWDS), 0.0, kind))
                 at_work.add(on_sockets)
             while goes_on and len(at_work) <= 2 * options.processes:
-                task = Task(range(seed, seed + PLAYS), awaited, options.dear)
+                task = Task(range(seed, seed + PLAYS), options.dear)
                 at_work.add(pool.submit(_work, task))
                 seed += PLAYS
             if not at_work:
@@ -184,7 +180,7 @@ def _fuzz(options: Any, seed: int, awaited: frozenset[str]) -> int:
                 for failure in failures:
                     kinds[failure.kind] += 1
                     if kinds[failure.kind] == 1:
-                        _tell(minimise(failure, awaited), options.save)
+                        _tell(minimise(failure), options.save)
             now = time.monotonic()
             if now - told > 60:
                 told = now

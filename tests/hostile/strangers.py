@@ -43,6 +43,7 @@ LIMITS: dict[str, Any] = {
 LEFT = {"connections": 2, "buffered_bytes": 0}  # of those who behave: one here, one in unharmed.py
 FAT = b"fat"  # client id of who asks for a Metadata answer of 5 MB
 LONGER_S = 120.0  # of a machine that is slow
+REQUEST = request(5)  # of who behaves
 HELD = "held"  # topic whose Produce requests the broker never answers
 
 
@@ -333,9 +334,8 @@ def _unharmed(gateway: Gateway) -> AbstractContextManager[Unharmed]:
     return unharmed(gateway, lambda: versions(gateway.broker_port(1)), memory=3 * LIMITS["max_buffered_bytes"])
 
 
-def _round_trips(client: socket.socket, file: Any, count: int) -> list[float]:
+def _round_trips(client: socket.socket, file: Any, count: int, frame: bytes = REQUEST) -> list[float]:
     waits = []
-    frame = request(5)
     for _ in range(count):
         began = time.perf_counter()
         client.sendall(frame)

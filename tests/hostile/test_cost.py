@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import gc
 import struct
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -22,6 +19,7 @@ from policies.groups.group_limiters import GroupLimitValues
 from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.store import QuotaStore
 from protocol.wire import MalformedFrame, put_uvarint
+from tests.effort import lines_run
 from tests.gateway.data.play import Play
 from tests.protocol.batches import batch
 
@@ -127,24 +125,6 @@ def in_groups() -> Play:
 STAGES = (plain, delayed, rejected, under_quota, in_groups)
 
 
-def lines_of(run: Callable[[], object]) -> int:
-    """How many lines of Python code that runs."""
-    count = 0
-
-    def on_line(_frame: FrameType, event: str, _arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return on_line
-
-    before = sys.gettrace()
-    sys.settrace(lambda *_: on_line)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def peak_of(run: Callable[[], object]) -> int:
     """How many bytes that holds at once."""
     tracemalloc.start()
@@ -177,7 +157,7 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
 def test_the_cost_of_a_frame_is_bounded_by_its_size(make: Callable[[], bytearray], stage: Callable[[], Play]) -> None:
     frame, play = make(), stage()
-    assert lines_of(lambda: feed(play, frame)) / len(frame) < LINES
+    assert lines_run(feed, play, frame) / len(frame) < LINES
     frame, play = make(), stage()
     assert peak_of(lambda: feed(play, frame)) / len(frame) < MEMORY
     assert len(feed(stage(), make())) < TEXT

@@ -45,7 +45,7 @@ from tests.gateway.data.made_settings import made_settings
 from tests.gateway.data.play import other_request, request
 from tests.hostile.fuzzing.control import Control, Faults, folder, replayable
 from tests.hostile.fuzzing.player import Answers
-from tests.hostile.fuzzing.plays import AWAITED, Cost, Play, Violation
+from tests.hostile.fuzzing.plays import Cost, Play, Violation, only
 from tests.hostile.traffic import frames, logins, managing
 from tests.hostile.traffic.frames import IDS, PROTECTED, STRANGE, numbered
 from tests.hostile.traffic.logins import Login
@@ -78,10 +78,9 @@ def _certificates() -> tuple[Authority, ListenerTls]:
 class Crowd:
     """One worker, its brokers and whoever comes."""
 
-    def __init__(self, seed: int, cost: Cost, awaited: frozenset[str], faults: Faults, path: Path) -> None:
+    def __init__(self, seed: int, cost: Cost, faults: Faults, path: Path) -> None:
         self.rng = rng = Random(seed)
         self.cost = cost
-        self._awaited = awaited
         self.tls = rng.random() < 0.4
         self.sasl = rng.random() < 0.4
         self.own = TerminatedSasl(logins.MECHANISMS, rng.random() < 0.5) if rng.random() < 0.4 else None
@@ -89,7 +88,7 @@ class Crowd:
         self.bugs: list[Exception] = []
         self.good_answers: list[int] = []
         self.worker = DataWorker(cast("Any", None), 0)
-        self.play = Play(self.worker, cost, awaited, faults, path)  # which looks at the messages to control
+        self.play = Play(self.worker, cost, faults, path)  # which looks at the messages to control
         self.control = Control(
             path, self.own is not None and self.own.authenticates_upstream, most=rng.choice((3, 6, 1000))
         )
@@ -202,7 +201,7 @@ class Crowd:
                 # From one handshake that is answered the gateway learns for all brokers that clients authenticate.
                 is_believed = frame[4:6] == b"\0\x11" and not self.sasl
                 if rng.random() < lies and not is_believed:
-                    answer = self._fitting(answers.lie_to(frame, answer))
+                    answer = answers.lie_to(frame, answer)
                 if rng.random() < 0.05 and frame[4:6] == b"\0\x0c":  # Heartbeat, whose answer nobody reads here
                     answer = cases.framed(frame[8:12] + bytes(300_000))
                 await self._say(stream, answer)
@@ -210,11 +209,6 @@ class Crowd:
                 _end(stream, reset=rng.random() < 0.5)
 
         await _read(stream, serve, lambda: rng.choice((7, 3000, 65_536)))
-
-    def _fitting(self, answer: bytes) -> bytes:
-        """Without a size that nobody sane believes, while the gateway does."""
-        huge = len(answer) >= 4 and struct.unpack_from(">i", answer)[0] > 2**20
-        return struct.pack(">i", len(answer) - 4) + answer[4:] if huge and "answer size" in self._awaited else answer
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -361,7 +355,7 @@ def _end(stream: trio.SocketStream, *, reset: bool) -> None:
     stream.socket.close()
 
 
-def gather(seed: int, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
+def gather(seed: int, cost: Cost) -> None:
     """Play one crowd.
 
     Raises:
@@ -370,12 +364,10 @@ def gather(seed: int, cost: Cost, awaited: frozenset[str] = AWAITED) -> None:
 
     async def run(faults: Faults) -> None:
         with folder() as path:
-            await Crowd(seed, cost, awaited, faults, path).run()
+            await Crowd(seed, cost, faults, path).run()
 
     try:
         with replayable() as faults:
             trio.run(run, faults)
     except BaseException as error:
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from None
+        raise only(error) from None

@@ -95,18 +95,14 @@ _SHARED = (
     types.ModuleType,
 )
 
-# Rules that the gateway doesn't keep yet; each is looked at once it is taken out. Others of their kind are "protected",
-# "nameless", "names", "message size", "log text" and "before authentication".
-AWAITED: frozenset[str] = frozenset()
 MAX_PRINCIPAL = 1024 + len("User:")
 
 
 class Violation(AssertionError):
-    """A rule is broken. `rule` is the name by which AWAITED knows it."""
+    """A rule is broken."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"{rule}: {what}")
-        self.rule = rule
 
 
 class Op(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -231,17 +227,11 @@ class Play:
     """
 
     def __init__(
-        self,
-        worker: DataWorker,
-        cost: Cost,
-        awaited: frozenset[str] = AWAITED,
-        faults: Faults | None = None,
-        folder: Path | None = None,
+        self, worker: DataWorker, cost: Cost, faults: Faults | None = None, folder: Path | None = None
     ) -> None:
         """`faults`: of its control, which keeps its files in `folder`."""
         self.worker = worker
         self.cost = cost
-        self.awaited = awaited
         self.control: Control | None = None
         self._faults = faults
         self.folder = folder
@@ -345,7 +335,7 @@ class Play:
         self.expect("log text", len(text) <= MAX_TEXT and text.isprintable(), f"{len(text)} characters: {text[:80]!r}")
 
     def expect(self, rule: str, holds: bool, what: str) -> None:
-        if not holds and rule not in self.awaited:
+        if not holds:
             raise Violation(rule, what)
 
     # --- operations ---------------------------------------------------------------------------------------------------
@@ -546,13 +536,11 @@ class Play:
                 self.expect("protected", name not in world.protected_topics, f"forwarded: {name!r}")
 
     def _check_gate(self, gate: ProduceGate) -> None:
-        world = self.world
-        if "protected" not in self.awaited and world.protected_topics:
-            names = world.protected_topics
-            if not names.isdisjoint(gate.topics.by_name):
-                raise Violation("protected", "in gate.topics.by_name")
-            if any(world.cluster.topic_ids.get(topic_id) in names for topic_id in gate.topics.by_id):
-                raise Violation("protected", "in gate.topics.by_id")
+        names, ids = self.world.protected_topics, self.world.cluster.topic_ids
+        if names:
+            self.expect("protected", names.isdisjoint(gate.topics.by_name), "in gate.topics.by_name")
+            is_free = all(ids.get(topic_id) not in names for topic_id in gate.topics.by_id)
+            self.expect("protected", is_free, "in gate.topics.by_id")
 
     def _is_guarded(self, connection: Connection) -> bool:
         if connection.ends_here:
@@ -718,7 +706,7 @@ def tasks_of(worker: DataWorker) -> tuple[Callable[[], Awaitable[None]], ...]:
     return (plane.periodic_tasks.run, plane.storage_follower.run)
 
 
-def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset[str] = AWAITED) -> list[Op]:
+def perform(next_op: Callable[[Play], Op | None], cost: Cost) -> list[Op]:
     """Play what `next_op` says, until it says None, and finish. Returns the operations.
 
     Raises:
@@ -730,7 +718,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
         worker = DataWorker(cast("Any", None), 0)
         try:
             with folder() as path:
-                play = Play(worker, cost, awaited, faults, path)
+                play = Play(worker, cost, faults, path)
                 async with trio.open_nursery() as play.nursery:
                     worker.handle_control_message(
                         WorkerSettings(1, "gw")
@@ -759,7 +747,7 @@ def perform(next_op: Callable[[Play], Op | None], cost: Cost, awaited: frozenset
     return trace
 
 
-def again(ops: list[Op], awaited: frozenset[str] = AWAITED) -> None:
+def again(ops: list[Op]) -> None:
     """Play these operations once more."""
     rest = iter(ops)
-    perform(lambda _: next(rest, None), Cost(), awaited)
+    perform(lambda _: next(rest, None), Cost())

@@ -193,9 +193,7 @@ class Login:
 
     def _step(self, message: bytes) -> bytes:
         if not self._good and self._rng.random() < 0.15:  # the frame is whole, and what is in it isn't
-            message = frames.mutate(self._rng, b"\0\0\0\0" + message, b"n,,n=a,r=b,c=biws,p=AAAA=\0\x01auth=Bearer ")[
-                4:
-            ]
+            message = frames.mutate(self._rng, b"\0\0\0\0" + message, _PIECES[4:])[4:]
         return frames.authenticate(message, self.version)
 
 
