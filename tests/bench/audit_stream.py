@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from gateway.embedded import EmbeddedCluster
 from policies import usage
 from tests.audit.records import START, Row
+from tests.bench.cpu import timed
 
 PARTITIONS: Final = 3
 CLIENTS: Final = 20  # of a worker
@@ -88,11 +88,7 @@ def measure(tree: Path, servers: str, topic: str, more: Sequence[str]) -> tuple[
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gateway", "audit", "stream", "--bootstrap-servers", servers]
         command += ["--topic", topic, "--output", f"{folder}/tables", "--quiet", *more]
-        before, began = os.times(), time.monotonic()
-        subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, check=True)
-        after, wall = os.times(), time.monotonic() - began
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return wall, cpu
+        return timed(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ import shutil
 import ssl
 import subprocess
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ def tree_cpu(root: int) -> dict[int, float]:
 def process_cpu(pid: int) -> float:
     """CPU seconds so far of all threads of a process, by clock_getcpuclockid(3): its steps are ns, not 10 ms."""
     return time.clock_gettime(~pid << 3 | 2)
+
+
+def timed(command: Sequence[str], **options: Any) -> tuple[float, float]:
+    """Seconds of wall time, and of CPU time with all of its processes, of a command that ends well. `options`: of
+    subprocess.run.
+    """
+    before, began = os.times(), time.monotonic()
+    subprocess.run(command, check=True, **options)
+    after, wall = os.times(), time.monotonic() - began
+    return wall, after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def tree_memory(root: int) -> int:

@@ -1,8 +1,7 @@
 """What a request and its answer cost in the session alone, without sockets, by partitions and topics.
 
-    .venv/bin/python -m tests.bench.session_cost                        # a table, in Markdown
-    .venv/bin/python -m tests.bench.session_cost --plot request-cost.svg
-    PURE_PYTHON=1 .venv/bin/python -m tests.bench.session_cost          # as it runs without a C compiler
+    .venv/bin/python -m tests.bench.session_cost                   # a table, in Markdown
+    PURE_PYTHON=1 .venv/bin/python -m tests.bench.session_cost     # as it runs without a C compiler
 
 Microseconds, the best of several batches of 64 requests: what the code needs when nothing disturbs it. Real brokers
 answer in an order of their own (`shuffled`), the null broker in the request's.
@@ -10,25 +9,19 @@ answer in an order of their own (`shuffled`), the null broker in the request's.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from gateway.compiled import PURE_PYTHON_VARIABLE, apply_pure_python, compilation_state
+from gateway.compiled import apply_pure_python, compilation_state
 
 REQUESTS: Final = 64  # of a batch, each by a producer of its own
 BATCHES: Final = 31
 SETTLING: Final = 3  # batches in which tables grow
 RECORD: Final = b"x" * 40
 SHAPES: Final = ((1, 1), (10, 1), (50, 1), (50, 5), (50, 50), (100, 1))
-GROWTH: Final = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200)  # partitions of one topic, for the plot
 COLUMNS: Final = ("plain", "shuffled", "idempotent", "idempotent, shuffled")
 
 
@@ -98,63 +91,12 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def growth() -> list[list[float]]:
-    """For each of GROWTH: plain and idempotent, in another order as real brokers answer."""
-    return [
-        [cost(partitions, 1, idempotent=idempotent, shuffled=True).whole for idempotent in (False, True)]
-        for partitions in GROWTH
-    ]
-
-
-def plot(path: Path, lines: dict[str, list[float]]) -> None:
-    """How the cost grows with partitions. `lines`: by label, microseconds for each of GROWTH."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from gateway.audit.report import plots
-    from tests.bench.results.plot import save
-
-    with mpl.rc_context(plots.STYLE):
-        figure = Figure(figsize=(8, 3.6))
-        axes = figure.subplots()
-        for (label, values), color in zip(lines.items(), (plots.BLUE, plots.ORANGE, plots.SKY, plots.RED), strict=True):
-            axes.plot(GROWTH, values, marker="o", markersize=3, color=color, label=label)
-        axes.set(xlabel="partitions of the request, all of one topic", ylabel="µs", yscale="log")
-        axes.set_yticks([2, 5, 10, 20, 50, 100, 200, 500], labels=["2", "5", "10", "20", "50", "100", "200", "500"])
-        axes.legend(fontsize=7)
-        save(figure, path)
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw how the cost grows, both forms")
-    parser.add_argument("--growth", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+def main() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 4, 50)  # as in a worker
-    if options.growth:
-        print(json.dumps(growth()))
-        return 0
-    if options.plot is None:
-        print(f"hot path: {compilation_state()}\n\n{table()}")
-        return 0
-    lines: dict[str, list[float]] = {}
-    for label, value in (("compiled", ""), ("as Python", "1")):
-        command = [
-            "env",
-            f"{PURE_PYTHON_VARIABLE}={value}",
-            sys.executable,
-            "-m",
-            "tests.bench.session_cost",
-            "--growth",
-        ]
-        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        for kind, column in zip(("plain", "idempotent"), zip(*json.loads(said), strict=True), strict=True):
-            lines[f"{label}, {kind}"] = list(column)
-    plot(options.plot, lines)
-    return 0
+    print(f"hot path: {compilation_state()}\n\n{table()}")
 
 
 if __name__ == "__main__":
     apply_pure_python()
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -203,7 +203,8 @@ def relay_loop(name: str, upstream: str, port: int, run_dir: Path) -> Iterator[T
     log, brokers = run_dir / f"{name}.log", upstream.split(",")
     addresses = [f"{HOST}:{port + place}" for place in range(len(brokers))]
     routes = [each for route in zip(addresses, brokers, strict=True) for each in route]
-    with running([sys.executable, "-m", f"tests.bench.{name.replace('-', '_')}", *routes], log, cwd=ROOT) as process:
+    module = f"tests.bench.proxies.{name.replace('-', '_')}"
+    with running([sys.executable, "-m", module, *routes], log, cwd=ROOT) as process:
         wait_for_port(process, port, log)
         yield Target(name, ",".join(addresses), addresses[0], process.pid)
 

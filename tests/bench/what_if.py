@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from policies import usage
 from tests.audit.records import START, Row
+from tests.bench.cpu import timed
 
 BROKERS: Final = (1, 2)
 WORKERS: Final = 2
@@ -99,12 +97,8 @@ def measure(policy: Path, log: Path, answer: Path) -> tuple[float, float]:
     """Seconds of wall time and of CPU time of one run."""
     command = [sys.executable, "-m", "gateway", "audit", "what-if", str(policy), "--spool", str(log)]
     command += ["--by", "topic", "--window", "1m", "--format", "json", "--quiet"]
-    before, began = os.times(), time.monotonic()
     with answer.open("wb") as out:
-        subprocess.run(command, stdout=out, check=True)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return time.monotonic() - began, cpu
+        return timed(command, stdout=out)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,8 +1,9 @@
-# The relays in C that `make bench` compares the gateway with: how they are configured. That they relay is seen there:
-# they need not be installed where tests run.
+# The relays that `make bench` compares the gateway with: those in Python relay; how those in C are configured. That the
+# latter relay is seen there: they need not be installed where tests run.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from gateway.embedded import HOST
 from tests.bench.bench import SECURED, TARGETS, takes_part
 from tests.bench.load import SCENARIOS
+from tests.bench.processes import free_ports
 from tests.bench.proxies.native_relays import CIPHER, Route, haproxy_config, nginx_config
 from tests.bench.proxies.peers import load_stream_module, versions, why_not_measured
+from tests.bench.targets import relay_loop
 
 RELAYS = [name for name in TARGETS if name.startswith(("haproxy", "nginx"))]
 PLAIN = Route(1, f"{HOST}:2")
@@ -30,6 +33,23 @@ def program(folder: Path, name: str, script: str) -> None:
 
 def nginx(folder: Path, flags: str) -> None:
     program(folder, "nginx", f"echo 'nginx version: nginx/1.22.1\nconfigure arguments: {flags}' >&2")
+
+
+@pytest.mark.parametrize("name", ["bare-loop", "splice-loop"])
+def test_the_loops_in_python_relay(name: str, tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as broker:
+        broker.settimeout(60)
+        upstream = f"{HOST}:{broker.getsockname()[1]}"
+        with relay_loop(name, upstream, free_ports(21_300, 1), tmp_path) as target:
+            broker.accept()[0].close()  # who looked whether it listens
+            host, port = target.bootstrap.split(":")
+            with socket.create_connection((host, int(port)), timeout=60) as client:
+                accepted, _ = broker.accept()
+                with accepted:
+                    client.sendall(b"request")
+                    assert accepted.recv(100) == b"request"
+                    accepted.sendall(b"answer")
+                    assert client.recv(100) == b"answer"
 
 
 def test_each_relays_bytes_in_one_thread() -> None:

@@ -25,6 +25,14 @@ def sample(workers: tuple[float, ...], others_s: float, seconds: float = 1.0) ->
     }  # fmt: skip
 
 
+def run_of(rounds: list[dict[str, Any]], bars: dict[str, float]) -> dict[str, Any]:
+    facts = ("time", "revision", "cpu", "memory_gib", "kernel", "python")
+    machine: dict[str, Any] = dict.fromkeys(facts, "?") | {"cores": 2, "load_before": 0.0, "load_after": 0.0}
+    machine |= {"peers": ["haproxy 2.6.12"], "not_measured": ["no nginx on PATH"]}
+    scenario = {"name": "wide-64", "title": "wide", "per": "request", "units": 1000, "rounds": rounds, "bars": bars}
+    return {"machine": machine, "scenarios": [scenario]}
+
+
 def test_workers_that_are_the_bottleneck_may_do_twice_as_much_on_cores_that_are_free() -> None:
     assert allowed(sample((0.9,), 0.1), workers=1, cores=8) == pytest.approx(1000 / 0.9)
     assert allowed(sample((0.9,), 0.1), workers=2, cores=8) == pytest.approx(2000 / 0.9)
@@ -36,27 +44,12 @@ def test_two_cores_that_load_and_broker_share_allow_less() -> None:
 
 
 def test_each_pair_that_was_measured_has_a_line() -> None:
-    rounds = [
-        {"gateway": sample((0.9,), 0.5), "gateway-2": sample((0.5, 0.4), 0.5, 0.8)},
-        {"gateway": sample((0.9,), 0.5), "gateway-2": sample((0.5, 0.4), 0.5, 0.8)},
-    ]
-    scenario = {"name": "wide-64", "title": "wide", "per": "request", "units": 1000, "rounds": rounds}
-    facts = ("time", "revision", "cpu", "memory_gib", "kernel", "python")
-    machine = dict.fromkeys(facts, "?") | {"cores": 2, "load_before": 0.0, "load_after": 0.0}
-    text = as_text({"machine": machine, "scenarios": [scenario]})
+    text = as_text(run_of(2 * [{"gateway": sample((0.9,), 0.5), "gateway-2": sample((0.5, 0.4), 0.5, 0.8)}], {}))
     (line,) = [line for line in text.splitlines() if line.startswith("wide: gateway-2")]
     assert line.split()[2:] == [
         "1.25", "(1.25–1.25)", "1.20", "(1.20–1.20)", "1.00", "(1.00–1.00)", "90%", "62%",
     ]  # fmt: skip
     assert "gateway-tls-2" not in text
-
-
-def run_of(rounds: list[dict[str, Any]], bars: dict[str, float]) -> dict[str, Any]:
-    facts = ("time", "revision", "cpu", "memory_gib", "kernel", "python")
-    machine: dict[str, Any] = dict.fromkeys(facts, "?") | {"cores": 2, "load_before": 0.0, "load_after": 0.0}
-    machine |= {"peers": ["haproxy 2.6.12"], "not_measured": ["no nginx on PATH"]}
-    scenario = {"name": "wide-64", "title": "wide", "per": "request", "units": 1000, "rounds": rounds, "bars": bars}
-    return {"machine": machine, "scenarios": [scenario]}
 
 
 TLS_ROUNDS = [
