@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from gateway.channel import ConnectionInfo, FindConnections, FoundConnections
+from gateway.data.session.session import FETCH_WAIT_REASON
 from gateway.system.sockets import host_of_peer
+from policies.verdict import STORAGE_PAUSE
 
 if TYPE_CHECKING:
     from gateway.data.relay.links import RelayLink
@@ -60,9 +62,15 @@ def describe_link(link: RelayLink, now: float) -> ConnectionInfo:
     """One connection as it is shown."""
     session, client = link.session, link.session.client
     hold = session.hold
-    until = max(hold.muted_until, session.fetch_limiter.muted_until, hold.held_until)
+    fetch_until = session.fetch_limiter.muted_until
+    until = max(hold.muted_until, fetch_until, hold.held_until)
     muted_s = max(0.0, until - now)
-    why = "storage-pause" if hold.paused_since else hold.mute_reason
+    if hold.paused_since:
+        why = STORAGE_PAUSE
+    elif until == hold.muted_until:
+        why = hold.mute_reason
+    else:  # what Produce requests waited for last may be long over
+        why = FETCH_WAIT_REASON if until == fetch_until else ""
     return ConnectionInfo(
         peer=link.peer,
         broker=client.node_id,

@@ -56,6 +56,20 @@ async def test_a_connection_is_shown_with_who_it_is_and_why_it_waits() -> None:
         assert describe_link(link, now).why == "storage-pause"
 
 
+async def test_a_wait_has_its_own_reason_and_not_that_of_an_earlier_one() -> None:
+    async with staged() as stage:
+        link, _, _ = stage.connect()
+        session, now = link.session, trio.current_time()
+        hold = session.hold
+        hold.muted_until, hold.mute_reason = now - 1, "topic-threshold"
+        session.fetch_limiter.muted_until = now + 3
+        assert (describe_link(link, now).muted_s, describe_link(link, now).why) == (3.0, "fetch")
+        hold.held_until = now + 10  # for control, which answers an admin request
+        assert (describe_link(link, now).muted_s, describe_link(link, now).why) == (10.0, "")
+        hold.muted_until = hold.held_until
+        assert describe_link(link, now).why == "topic-threshold"
+
+
 def test_a_rejection_says_why_its_connection_waits() -> None:
     play = Play(total=100.0, topics={"clicks": 50.0}).named()
     play.client(request(1))
