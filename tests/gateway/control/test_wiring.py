@@ -256,16 +256,6 @@ async def test_a_control_that_was_restarted_leaves_workers_their_policies_until_
         assert play.last(ThresholdPolicy).total == 1e6
 
 
-async def test_the_storage_factor_reaches_a_worker_as_it_is_published(tmp_path: Path) -> None:
-    async with playing(tmp_path) as play:
-        await until(lambda: len(play.told) >= len(SNAPSHOTS))
-        play.told.clear()
-        factor = StorageSnapshot(valid_until=1.0)
-        play.control._facts.storage_factor.publish(factor)
-        await until(lambda: play.told)
-        assert play.told == [[factor]]
-
-
 async def test_storage_protection_follows_the_configuration_policies_and_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -439,19 +439,6 @@ def group(
     return GroupRate(name, direction, 2, LimitUse(rate, limit, waiting), LimitUse(rate / 10, None))
 
 
-def test_rates_of_all_workers_add_up_in_the_exposition() -> None:
-    metrics = GatewayMetrics()
-    metrics.set_known_topics({"a", "b", "c"})
-    one = WorkerRates((BrokerRate(1, 50.0, 1.0, 2.0, 100.0, [TopicRate("a", 50.0, 40.0, True)]),))
-    two = WorkerRates((BrokerRate(1, 30.0, 1.0, 2.0, 100.0, [TopicRate("a", 30.0, 40.0, False)]),))
-    metrics.set_rates(one, two)
-    assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 80
-    assert value(metrics, "broker_threshold_utilization_ratio", broker="1") == 0.8
-    assert value(metrics, "topic_over_threshold", broker="1", topic="a") == 1
-    metrics.set_rates(two)
-    assert value(metrics, "broker_rate_bytes_per_second", broker="1") == 30
-
-
 def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
     metrics = GatewayMetrics()
     metrics.set_rates(

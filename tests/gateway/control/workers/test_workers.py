@@ -21,8 +21,6 @@ from gateway.channel import (
     ChannelClosed,
     DemandReport,
     DrainRequest,
-    FindConnections,
-    FoundConnections,
     LimitShares,
     LocatedConnection,
     LogMessage,
@@ -49,7 +47,6 @@ from gateway.channel import (
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
-from gateway.control.workers.inquiries import InquiryResult
 from gateway.control.workers.workers import MAX_PARTS_BACKLOG
 from policies import usage
 from policies.fleet.shares import LimitDemand, ShareGrant
@@ -58,7 +55,6 @@ from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
 from tests.background import until
 from tests.gateway.control.contexts import Parent, QuietCluster, make_context, make_worker_pool
-from tests.gateway.data.worker.shown import shown
 
 SETTINGS = WorkerSettings(PROTOCOL, "gw")
 
@@ -597,22 +593,3 @@ async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(con
     control.workers.publish_snapshot(known)
     assert (await receive(informed, ThresholdPolicy))[0] == known
     assert (await receive(fresh, ThresholdPolicy))[0] == known
-
-
-async def test_all_workers_are_asked_for_their_connections(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.workers.inquiries.ANSWER_TIMEOUT_S", 60.0)
-    ends = [await control.join(number, f"boot-{number}") for number in range(2)]
-    found: list[InquiryResult] = []
-
-    async def ask() -> None:
-        found.append(await control.workers.inquiries.find_connections(FindConnections(limit=5)))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        for number, end in enumerate(ends):
-            with trio.fail_after(20):
-                while not isinstance(question := (await end.receive())[0], FindConnections):
-                    pass
-            end.post(FoundConnections(question.token, 1, 1, (shown(f"10.0.0.{number}:1"),)))
-    assert [each.peer for each in found[0].connections] == ["10.0.0.0:1", "10.0.0.1:1"]
-    assert (found[0].total, found[0].missing) == (2, 0)
