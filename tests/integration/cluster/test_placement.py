@@ -81,6 +81,7 @@ def thresholds(gateway: Gateway) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.full  # the next one, and gateway/control/policies/test_policy_service.py
 def test_thresholds_hold_where_their_topics_are(kafka: EmbeddedCluster) -> None:
     name = f"p{uuid.uuid4().hex[:8]}_"
     clicks, views, big, other = (name + each for each in ("clicks", "views", "big", "other"))

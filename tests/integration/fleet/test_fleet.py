@@ -20,7 +20,7 @@ from tests.background import Background
 from tests.clients import processes
 from tests.integration.gateways import Gateway, create_topic, fleet
 
-LIMIT = 4_000_000
+LIMIT = 2_000_000
 VALUE = b"x" * 5000
 CYCLE_S = 0.5
 SETTLE_S = 2.0  # two cycles, and a busy machine
@@ -32,7 +32,7 @@ OFF = 0.15  # of a limit, over few seconds of producers that share two cores wit
 class Offer(Background):
     """A producer that offers so many bytes per second over topics, whatever is taken of them."""
 
-    def __init__(self, gateway: Gateway, topics: list[str], rate: float = 5_000_000) -> None:
+    def __init__(self, gateway: Gateway, topics: list[str], rate: float = 2_500_000) -> None:
         super().__init__()
         self._topics, self._rate = topics, rate
         self._taken: list[tuple[float, int]] = []
@@ -40,8 +40,8 @@ class Offer(Background):
             {
                 "bootstrap.servers": gateway.bootstrap,
                 "linger.ms": 20,
-                "batch.size": 100_000,
-                "queue.buffering.max.kbytes": 20_000,
+                "batch.size": 50_000,
+                "queue.buffering.max.kbytes": 8_000,
                 "log_level": 2,
                 "on_delivery": self._settle,
             }

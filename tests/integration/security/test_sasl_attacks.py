@@ -1,5 +1,5 @@
-# Who a connection is, with a real broker that wants SASL and lets sessions live for seconds: clients that authenticate
-# again under load, and one that tries to be somebody else, or to be let in as nobody.
+# Who a connection is, with a real broker that wants SASL and lets sessions by SCRAM-SHA-512 live for seconds: clients
+# that authenticate again, one that tries to be somebody else, or to be let in as nobody, and whose quota binds whom.
 #
 # Mallory has an account, and the replicator's password is not hers. Whatever she does, nothing is counted for anybody
 # but herself, and her connection stays hers or ends.
@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 
 from gateway.embedded import EmbeddedCluster, wait_for
 from protocol import api
@@ -29,7 +30,6 @@ from tests.integration.wire import Wire
 from tests.protocol.rewriting import test_identity as frames
 
 LIFETIME_MS = 3000
-LONG_MS = 600_000
 LOAD_S = 24
 RATE = 100  # records a second of each client
 USERS = {"gateway": "gateway-secret", "mallory": "mallory-secret", "replicator": "replicator-secret"}
@@ -42,7 +42,10 @@ MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 OVERRIDES = {
     f"{LISTENER}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
     f"{LISTENER}.oauthbearer.sasl.jaas.config": f'{MODULE} required unsecuredLoginStringClaim_sub="gateway";',
+    f"{LISTENER}.scram-sha-512.connections.max.reauth.ms": str(LIFETIME_MS),
+    "connections.max.reauth.ms": "600000",
 }
+RATE_OF_OLIVIA = 50_000
 
 
 class Stage(NamedTuple):
@@ -75,10 +78,9 @@ class Stage(NamedTuple):
         return found
 
 
-@contextmanager
-def staged(lifetime_ms: int) -> Iterator[Stage]:
-    """Sessions end after so long if they are not renewed."""
-    with EmbeddedCluster(1, OVERRIDES | {"connections.max.reauth.ms": str(lifetime_ms)}, users=USERS) as kafka:
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with EmbeddedCluster(1, OVERRIDES, users=USERS) as kafka:
         upstream = {
             "bootstrap_servers": kafka.sasl_bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",
@@ -86,22 +88,11 @@ def staged(lifetime_ms: int) -> Iterator[Stage]:
             "sasl.username": "gateway",
             "sasl.password": USERS["gateway"],
         }
-        with Gateway(kafka.sasl_bootstrap_servers, {"upstream": upstream}) as gateway:
+        quotas = [{"user": "olivia", "producer_byte_rate": RATE_OF_OLIVIA}]
+        with Gateway(kafka.sasl_bootstrap_servers, {"upstream": upstream, "client_quotas": quotas}) as gateway:
             create_topic(kafka, "clicks")
-            with unharmed(gateway, None if lifetime_ms < LONG_MS else lambda: signed_in(gateway)):
+            with unharmed(gateway, lambda: signed_in(gateway)):
                 yield Stage(kafka, gateway)
-
-
-@pytest.fixture(scope="module")
-def brief() -> Iterator[Stage]:
-    with staged(LIFETIME_MS) as stage:
-        yield stage
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with staged(LONG_MS) as stage:
-        yield stage
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -159,14 +150,23 @@ def signed_in(gateway: Gateway) -> Iterator[RoundTrip]:
         yield ask
 
 
-def proof(first: bytes, server_first: bytes, password: bytes) -> bytes:
-    """The client's final message in SCRAM-SHA-256 (RFC 5802)."""
+def sign_in_for_seconds(wire: Wire) -> None:
+    """As mallory; the session ends after LIFETIME_MS."""
+    first = b"n,,n=mallory,r=nonce"
+    wire.send(handshake("SCRAM-SHA-512") + authenticate(first))
+    assert error(wire.receive()) == 0
+    wire.send(authenticate(proof(first, said(wire.receive()), USERS["mallory"].encode(), "sha512")))
+    assert error(wire.receive()) == 0
+
+
+def proof(first: bytes, server_first: bytes, password: bytes, kind: str = "sha256") -> bytes:
+    """The client's final message in SCRAM (RFC 5802)."""
     fields = dict(field.split(b"=", 1) for field in server_first.split(b","))
-    salted = hashlib.pbkdf2_hmac("sha256", password, b64decode(fields[b"s"]), int(fields[b"i"]))
-    key = hmac.digest(salted, b"Client Key", "sha256")
+    salted = hashlib.pbkdf2_hmac(kind, password, b64decode(fields[b"s"]), int(fields[b"i"]))
+    key = hmac.digest(salted, b"Client Key", kind)
     bare = first[first.index(b"n=") :]
     final = b"c=biws,r=" + fields[b"r"]
-    signature = hmac.digest(hashlib.sha256(key).digest(), b",".join((bare, server_first, final)), "sha256")
+    signature = hmac.digest(hashlib.new(kind, key).digest(), b",".join((bare, server_first, final)), kind)
     return final + b",p=" + b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
 
 
@@ -183,58 +183,58 @@ def bearer(*names: str) -> bytes:
 
 
 @pytest.mark.full  # Java, while a quota holds it: limits/test_client_quotas.py; each way of renewing: the tests below
-def test_clients_authenticate_again_under_load_and_keep_their_principals(brief: Stage) -> None:
-    before, accepted = brief.ended(), brief.gateway.metric("connections_accepted_total")
+def test_clients_authenticate_again_under_load_and_keep_their_principals(stage: Stage) -> None:
+    before, accepted = stage.ended(), stage.gateway.metric("connections_accepted_total")
     count = LOAD_S * RATE
     login = "org.apache.kafka.common.security.scram.ScramLoginModule"
     options = {
         "java": {
             "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.jaas.config": f'{login} required username="java" password="{USERS["java"]}";',
         },
         "librdkafka": {
             "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
+            "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.username": "librdkafka",
             "sasl.password": USERS["librdkafka"],
         },
     }
     given: dict[str, Any] = {"run": "r", "partitions": 1, "count": count, "rate": RATE, "idempotence": True}
-    topics = {name: create_topic(brief.kafka, f"load-{name}") for name in options}
+    topics = {name: create_topic(stage.kafka, f"load-{name}") for name in options}
     with ExitStack() as stack:
         drivers = {}
         for name, topic in topics.items():
             drivers[name] = harness.Driver(
-                name, "produce", brief.gateway.bootstrap, topics=[topic], client_id=topic, options=options[name],
+                name, "produce", stage.gateway.bootstrap, topics=[topic], client_id=topic, options=options[name],
                 **given,
             )  # fmt: skip
             stack.callback(drivers[name].stop)
         results = {name: driver.result() for name, driver in drivers.items()}
 
     def all_ended() -> bool:
-        opened = brief.gateway.metric("connections_accepted_total") - accepted
-        return (brief.ended() - before).total() == opened > 0
+        opened = stage.gateway.metric("connections_accepted_total") - accepted
+        return (stage.ended() - before).total() == opened > 0
 
     wait_for("the end of all connections", all_ended)
-    ended = brief.ended() - before
+    ended = stage.ended() - before
     assert ended.keys() <= {"client", "upstream"}
     # The broker ends a session that is not renewed in time. A client renews it as late as 150 ms before, so a machine
     # that stands still for so long may cost some: one of each connection. Whoever never renewed any would lose seven.
     assert ended["upstream"] < LOAD_S * 1000 // LIFETIME_MS - 1
     for name, result in results.items():
         assert (result["acknowledged"], result["failed"], result["errors"]) == (count, [], {})
-        assert end_offsets(brief.kafka, topics[name]) == count
-        wait_for("the usage log", lambda: brief.principals(topics[name], "accepted") == {f"User:{name}": count})
-        sent = brief.principals(topics[name])
+        assert end_offsets(stage.kafka, topics[name]) == count
+        wait_for("the usage log", lambda: stage.principals(topics[name], "accepted") == {f"User:{name}": count})
+        sent = stage.principals(topics[name])
         assert sent.keys() == {f"User:{name}"}  # also of a session's unanswered requests
         assert ended["upstream"] or sent == {f"User:{name}": count}
 
 
-def test_a_session_that_is_not_renewed_is_ended_by_the_broker(brief: Stage) -> None:
-    with brief.wire("upstream") as wire:
+def test_a_session_that_is_not_renewed_is_ended_by_the_broker(stage: Stage) -> None:
+    with stage.wire("upstream") as wire:
         begun = time.monotonic()
-        sign_in(wire)
+        sign_in_for_seconds(wire)
         until = time.monotonic() + LIFETIME_MS / 1000
         try:
             assert wire.produce(produce("not-renewed"))[1] == {("clicks", 0): (0, None)}
@@ -245,16 +245,16 @@ def test_a_session_that_is_not_renewed_is_ended_by_the_broker(brief: Stage) -> N
         assert wire.ends()
 
 
-def test_a_session_that_is_renewed_is_not(brief: Stage) -> None:
+def test_a_session_that_is_renewed_is_not(stage: Stage) -> None:
     for _ in range(5):
-        before = brief.ended()
+        before = stage.ended()
         begun = time.monotonic()
         try:
-            with brief.wire() as wire:
+            with stage.wire() as wire:
                 until = time.monotonic() + 2 * LIFETIME_MS / 1000
                 while time.monotonic() < until:
                     begun = time.monotonic()
-                    sign_in(wire)
+                    sign_in_for_seconds(wire)
                     signed = time.monotonic()  # the broker takes no two within a second
                     while time.monotonic() < signed + 0.5 * LIFETIME_MS / 1000:
                         assert wire.produce(produce("renewed"))[1] == {("clicks", 0): (0, None)}
@@ -262,10 +262,10 @@ def test_a_session_that_is_renewed_is_not(brief: Stage) -> None:
         except ConnectionError:
             # Once more only where this test was late: then the broker has to end the session.
             assert time.monotonic() - begun > 0.9 * LIFETIME_MS / 1000, "it ended though it was renewed"
-            wait_for("the end of the connection", lambda counted=before: brief.ended() != counted)  # type: ignore[misc]
+            wait_for("the end of the connection", lambda counted=before: stage.ended() != counted)  # type: ignore[misc]
     else:
         pytest.fail("this test was always too late to renew it")
-    wait_for("the usage log", lambda: brief.principals("renewed").keys() == {"User:mallory"})
+    wait_for("the usage log", lambda: stage.principals("renewed").keys() == {"User:mallory"})
 
 
 # --- attacks ----------------------------------------------------------------------------------------------------------
@@ -347,6 +347,49 @@ def test_no_broker_reads_a_token_of_a_megabyte(stage: Stage) -> None:
         assert error(wire.receive()) == 0
         wire.send(authenticate(b"\0mallory\0" + bytes(1 << 20))[:1000])  # its head is enough
         assert wire.ends()
+
+
+def test_the_user_of_an_accepted_token_is_under_its_quota(stage: Stage) -> None:
+    """Tokens are unsecured ones, as brokers take them unless told otherwise: the signature is the brokers' business."""
+    topic = create_topic(stage.kafka, "olivias")
+    size, least = 5000, 250_000  # of a record; of all together
+    lost: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": stage.gateway.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": True,
+            "sasl.oauthbearer.config": "principal=olivia",
+            "max.in.flight": 1,
+            "linger.ms": 0,
+            "batch.num.messages": 1,
+            "enable.idempotence": True,
+        },
+    )
+
+    def counted(name: str, **labels: str) -> float:
+        return stage.gateway.metric(f"{name}_bytes_total", **labels)
+
+    start, sent = time.monotonic(), 0
+
+    def is_delayed() -> bool:
+        nonlocal sent
+        for _ in range(10):
+            producer.produce(topic, bytes(size), on_delivery=lambda error, _: lost.extend((error,) if error else ()))
+            assert producer.flush(60) == 0
+            sent += size
+        return sent >= least and counted("policy", outcome="delayed", reason="client-quota") > 0
+
+    wait_for("a delay", is_delayed, 120, every_s=0)
+    took = time.monotonic() - start
+    own = {"principal": "User:olivia", "client_id": "rdkafka"}
+    wait_for("all to be counted", lambda: counted("client", outcome="accepted", **own) >= sent)
+    assert lost == []
+    assert {counted("client", outcome=outcome, **own) for outcome in ("rejected", "unanswered")} == {0}
+    assert sent <= RATE_OF_OLIVIA * (took + 1) + 2 * size  # a second's worth is saved, and the last one doesn't wait
+    producer.close()  # others count connections that end
+    wait_for("the end of all but the good client's", lambda: stage.gateway.metric("connections") == 1)
 
 
 def test_the_attacks_were_counted_for_mallory_alone(stage: Stage) -> None:
