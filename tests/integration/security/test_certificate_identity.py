@@ -26,7 +26,8 @@ from tests.protocol.der import attribute, name_of, with_subject
 PROGRAM = Path(__file__).with_name("SslNames.java")
 REFUSED, NO_RULES = "refused", "rules"
 
-many = settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = max(300, settings().max_examples)  # more with HYPOTHESIS_PROFILE=exhaustive
+many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Kafka:

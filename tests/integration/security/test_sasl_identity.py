@@ -28,7 +28,8 @@ KEY = b"thirty-two bytes that are no secret"
 KEY_ID = "test"
 REFUSED, TOKEN, AMBIGUOUS = "refused", "token", "ambiguous"
 
-many = settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = max(300, settings().max_examples)  # more with HYPOTHESIS_PROFILE=exhaustive
+many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Kafka:
