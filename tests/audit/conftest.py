@@ -64,6 +64,8 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        "spark.python.daemon.module": "tests.audit.python_daemon",
     }
     pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.open_session(small, delta=True))
     group_stack.callback(pytestconfig.stash.__delitem__, _SESSION)
