@@ -7,6 +7,7 @@ import datetime
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.audit import store
-from gateway.audit.batch import job, query, tables
+from gateway.audit.batch import query, tables
 from gateway.audit.batch.query import AuditQuery
-from gateway.audit.batch.rollups import update
 from gateway.audit.errors import AuditError
 from gateway.audit.local import opening
 from gateway.audit.local import tables as local_tables
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables, UnreadableFeature
+from gateway.audit.report import report
 from gateway.audit.stream import stream
 from tests.audit.records import START, LineSource, Row, as_json, interval, topic_batch
 
@@ -71,6 +72,8 @@ def test_it_says_what_the_records_say(made: Path, monkeypatch: pytest.MonkeyPatc
         assert _answer(here, question) == _answer(truth, question)
         for what in ("accepted", query.DROPPED):
             assert here.rank_groups(question, what, 2) == truth.rank_groups(question, what, 2)
+    facts = report.gather_facts(LocalTables(str(made)), None, None, 5, 5)
+    assert replace(facts, sources=[]) == replace(report.gather_facts(truth, None, None, 5, 5), sources=[])
 
 
 def test_files_may_have_the_column_that_they_are_partitioned_by(made: Path, root: Path) -> None:
@@ -81,18 +84,6 @@ def test_files_may_have_the_column_that_they_are_partitioned_by(made: Path, root
     pq.write_table(found.append_column("date", pa.array([day] * len(found), pa.date32())), path)
     question = AuditQuery(("topic", "outcome"), DAY_MS)
     assert _answer(LocalTables(str(root)), question) == _answer(LocalTables(str(made)), question)
-
-
-def test_of_expired_days_that_are_still_there_it_says_what_spark_says(root: Path, spark: SparkSession) -> None:
-    made = store.open_tables(spark, str(root))
-    update.update_rollups(made)
-    made.expire_before(START // DAY_MS + 2)
-    question = AuditQuery(("client_id",))
-    with job.read_tables(made) as found:
-        expected = _answer(found, question)
-    assert _answer(LocalTables(str(root)), question) == expected
-    assert expected["integrity"]["duplicates"] == 0
-    assert expected["totals"]["offered"]["messages"] == 4
 
 
 def test_what_it_can_not_read_is_left_to_spark_or_said(

@@ -406,6 +406,7 @@ def test_it_says_of_records_what_they_hold(records: Callable[[Sequence[str | Non
     assert [(each["group"], each["steps"]) for each in more.levels] == [("", 4)]
 
 
+@pytest.mark.full  # answers of tables: batch/rollups/test_rollups.py; Spark's reports, and those of tables: local/
 def test_tables_say_the_same(spark: SparkSession, tmp_path: Path) -> None:
     from gateway.audit import store
     from gateway.audit.batch import job
