@@ -92,3 +92,13 @@ def test_what_producers_without_acknowledgements_sent_stays_whole_when_a_gateway
     topics = {"acme.orders.new": 2}
     clients = (ClientPlan("librdkafka-acks0", "app-0", topics, 400_000.0, 3_000, (0,)),)
     assert World(Plan(1, 12.0, "group", 100_000.0, 1, 1, topics, clients, ())).run().violations == []
+
+
+def test_what_gathered_behind_a_slow_connection_exceeds_no_limit() -> None:
+    """Its last bytes arrive seconds after the connection is fast again; what brokers get at once then, a quota let
+    through in time.
+    """
+    topics = {"acme.orders.new": 6}
+    clients = (ClientPlan("kafka-python", "app-0", topics, 400_000.0, 10_000, (0,)),)
+    faults = (Fault(8.0, "connection trickles", 11, 8.0, 0.4),)
+    assert World(Plan(1, 30.0, "quota", 200_000.0, 1, 1, topics, clients, faults)).run().violations == []

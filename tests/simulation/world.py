@@ -748,7 +748,14 @@ class World:
             before = streams[0].rate
             for stream in streams:
                 stream.rate = 1_000 + 50_000 * fault.value
-            self.agenda.after(fault.seconds, _end_trickle, streams, before)
+            self.agenda.after(fault.seconds, self._end_trickle, streams, before)
+
+    def _end_trickle(self, streams: tuple[Stream, Stream], rate: float) -> None:
+        """What is under way still comes slowly, and behind it what has gathered meanwhile."""
+        for stream in streams:
+            stream.rate = rate
+        left_s = max(0.0, *(stream.arrives_at - self.agenda.now for stream in streams))
+        self._settle(SETTLE_OVER_S + left_s, SETTLE_S + left_s)
 
     def _half_closed(self, fault: Fault) -> None:
         ends = self._connection(fault)
@@ -953,11 +960,6 @@ def _reset(ends: Iterable[End]) -> None:
     """As by whatever was between them, and forgot them."""
     for end in ends:
         end.arrive_reset()
-
-
-def _end_trickle(streams: Iterable[Stream], rate: float) -> None:
-    for stream in streams:
-        stream.rate = rate
 
 
 def _write_credentials(folder: Path, users: Iterable[str]) -> None:

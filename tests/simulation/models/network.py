@@ -38,17 +38,18 @@ class Stream:
     Attributes:
         unsent: bytes that the sender's kernel holds.
         received: bytes that the receiver has not read.
+        arrives_at: when the last of what is under way does.
         delay_s: of each byte. `rate`: bytes per second, 0: no bound. `is_hole`: nothing gets through any more.
     """
 
     __slots__ = (
-        "_agenda", "_arrives_at", "_fin", "_in_flight", "delay_s", "fin_arrived", "is_hole", "queue", "rate",
+        "_agenda", "_fin", "_in_flight", "arrives_at", "delay_s", "fin_arrived", "is_hole", "queue", "rate",
         "received", "receiver", "sender", "unsent", "window",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda, delay_s: float) -> None:
         self._agenda = agenda
-        self._arrives_at = 0.0
+        self.arrives_at = 0.0
         self._fin = False
         self._in_flight = 0
         self.delay_s = delay_s
@@ -96,11 +97,11 @@ class Stream:
 
     def _arrival(self, size: int) -> float:
         now = self._agenda.now
-        self._arrives_at = max(now + self.delay_s, self._arrives_at)
+        self.arrives_at = max(now + self.delay_s, self.arrives_at)
         if self.rate:
-            self._arrives_at += size / self.rate
-        self._arrives_at = math.ceil(self._arrives_at * 2000.0) / 2000.0  # fewer moments in which something happens
-        return self._arrives_at
+            self.arrives_at += size / self.rate
+        self.arrives_at = math.ceil(self.arrives_at * 2000.0) / 2000.0  # fewer moments in which something happens
+        return self.arrives_at
 
     def _arrive(self, data: bytes) -> None:
         self._in_flight -= len(data)
