@@ -1,17 +1,11 @@
 # Messages of the admin APIs as kio has them, in every version that it knows, and the way from there to our NamedTuples.
-#
-# Values are drawn by kio's field tables, not by ours: what may be null there must be readable here. kio_messages has no
-# float64, which the quota APIs need, so drawing and the second encoder (with unknown tagged fields) are done again here
-# for structs, and left to it for everything else.
+# Values are drawn by kio's field tables, not by ours: what may be null there must be readable here.
 
 from __future__ import annotations
 
 import datetime
-import functools
 import struct
 from typing import Any, NamedTuple
-
-from hypothesis import strategies as st
 
 from protocol import api
 from protocol.admin.configs import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
@@ -99,59 +93,6 @@ EVERY_CLASS = (
     *("CreatableTopicConfigs", "CreatableTopicResult", "CreateTopicsResponse"),
     *("DeleteTopicState", "DeleteTopicsRequest", "DeletableTopicResult", "DeleteTopicsResponse"),
 )
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def messages(cls: Any) -> st.SearchStrategy[Any]:
-    """Instances of a kio class, every field of it drawn."""
-    return st.builds(cls, **{field.name: _values(field) for field in kio.fields(cls)})
-
-
-def _values(field: Any) -> st.SearchStrategy[Any]:
-    if field.kind is None:
-        one = messages(field.entity)
-    elif field.kind == "float64":
-        one = st.floats(allow_nan=False)
-    else:
-        return kio._values(field)
-    values = st.lists(one, max_size=3).map(tuple) if field.is_array else one
-    return st.none() | values if field.nullable else values
-
-
-def filled(cls: Any) -> Any:
-    """An instance with something in every field, two elements in every array."""
-    values: dict[str, Any] = {}
-    for field in kio.fields(cls):
-        if field.kind is None:
-            one = filled(field.entity)
-        else:
-            one = 1048576.5 if field.kind == "float64" else kio._SAMPLES[field.kind]
-        values[field.name] = (one, one) if field.is_array else one
-    return cls(**values)
-
-
-def encode(message: Any, extra: kio.Extra = kio.NO_EXTRA) -> bytes:
-    """A message with unknown tagged fields at the end of each struct whose class `extra` names."""
-    cls: Any = type(message)
-    out = b""
-    known: list[tuple[int, bytes]] = []
-    for field in kio.fields(cls):
-        value = getattr(message, field.name)
-        if field.tag is not None:
-            if value != field.default:
-                known.append((field.tag, kio._encode_field(field, value, cls.__flexible__, extra)))
-        elif field.kind is None:
-            count = -1 if value is None else len(value)
-            out += kio.uvarint(count + 1) if cls.__flexible__ else struct.pack(">i", count)
-            out += b"".join(encode(row, extra) for row in value or ())
-        elif field.kind == "float64":
-            out += struct.pack(">d", value)
-        else:
-            out += kio._encode_field(field, value, cls.__flexible__, extra)
-    return out + kio.tagged([*known, *extra.get(cls.__name__, [])]) if cls.__flexible__ else out
 
 
 # --- kio's and ours ---------------------------------------------------------------------------------------------------

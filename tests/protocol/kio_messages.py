@@ -91,6 +91,7 @@ def _primitives(kind: str) -> st.SearchStrategy[Any]:
         "bytes": st.binary(max_size=300),
         "records": st.binary(max_size=300),
         "bool": st.booleans(),
+        "float64": st.floats(allow_nan=False),
         "uuid": st.uuids(),
         "error_code": st.sampled_from(ErrorCode),
     }[kind]
@@ -119,6 +120,7 @@ _SAMPLES: dict[str, Any] = {
     "bytes": b"bytes",
     "records": b"r" * 200,
     "bool": True,
+    "float64": 1048576.5,
     "uuid": uuid.UUID(int=5),
     "error_code": ErrorCode(0),
     "timedelta_i32": 6 * _MILLISECOND,
@@ -189,6 +191,8 @@ def _encode_one(field: _Field, value: Any, flexible: bool, extra: Extra) -> byte
         return struct.pack(">h", value.value)
     if kind == "bool":
         return b"\1" if value else b"\0"
+    if kind == "float64":
+        return struct.pack(">d", value)
     if kind == "uuid":
         return (value or uuid.UUID(int=0)).bytes
     data = value.encode() if isinstance(value, str) else value

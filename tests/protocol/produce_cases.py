@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import sys
 import uuid
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 
 from tests.examples import EXHAUSTIVE
-from tests.protocol import batches
+from tests.protocol import batches, kio_messages
 
 VERSIONS = range(3, 14)
 EDGES = VERSIONS if EXHAUSTIVE else (3, 8, 9, 12, 13)  # the first and the last of each layout of requests
@@ -111,12 +110,7 @@ def key(topic: Topic | AnswerTopic, version: int) -> bytes:
 # --- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def uvarint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out += bytes((value % 0x80 + 0x80,))
-        value //= 0x80
-    return out + bytes((value,))
+uvarint = kio_messages.uvarint
 
 
 def _text(value: str | None, flexible: bool) -> bytes:
@@ -229,12 +223,6 @@ def _module_types(schema: type) -> dict[str, Any]:
     return vars(sys.modules[schema.__module__])
 
 
-def kio_write(entity: Any) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
 def _ms(value: int) -> i32Timedelta:
     return i32Timedelta.parse(timedelta(milliseconds=value))
 
@@ -263,7 +251,7 @@ def kio_encode(request: Request, correlation_id: int = 7) -> bytes:
         timeout=_ms(request.timeout_ms),
         topic_data=tuple(topics),
     )
-    return kio_write(header) + kio_write(body)
+    return kio_messages.kio_encode(header) + kio_messages.kio_encode(body)
 
 
 def _kio_key(topic: Topic | AnswerTopic, version: int) -> dict[str, Any]:
@@ -317,7 +305,8 @@ def kio_encode_answer(response: Response) -> bytes:
             for node, host, port, rack in response.endpoints
         )
     body = schema(responses=tuple(topics), throttle_time=_ms(response.throttle_ms), **extra)
-    return kio_write(schema.__header_schema__(correlation_id=i32(response.correlation_id))) + kio_write(body)
+    header = schema.__header_schema__(correlation_id=i32(response.correlation_id))
+    return kio_messages.kio_encode(header) + kio_messages.kio_encode(body)
 
 
 def _kio_partition(types: dict[str, Any], answer: Answer, version: int) -> Any:

@@ -189,7 +189,7 @@ def test_a_batch_that_the_end_has_cut_counts_by_its_bytes_only(case: tuple[int, 
         records = [cut_off(one, missing) for one in (EMPTY, MANY, MIXED)]
         message = sample(case, records)
         content = content_of(case, message)
-        for step in (1, 10**6):
+        for step in (1, 10**6) if missing % 8 == 1 else (10**6,):
             assert metered(case, content, range(step, len(content), step))[0] == expected(message, records)
 
 

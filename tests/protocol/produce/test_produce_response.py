@@ -13,6 +13,7 @@ from kio.serial.errors import SerialError
 from protocol.produce import produce_response
 from protocol.wire import MalformedFrame
 from tests.examples import FEW
+from tests.protocol import kio_messages
 from tests.protocol import produce_cases as cases
 from tests.protocol.produce_cases import Answer, AnswerTopic, Endpoint, Response
 from tests.variants import COMPILED, PURE, running
@@ -253,7 +254,7 @@ def _kio_refuses(version: int, content: bytes | bytearray) -> None:
         header, body = cases.kio_decode_answer(version, bytes(content))
     except KIO_ERRORS:
         return
-    assert cases.kio_write(header) + cases.kio_write(body) != content
+    assert kio_messages.kio_encode(header) + kio_messages.kio_encode(body) != content
 
 
 def _kio_agrees(version: int, content: bytes | bytearray, read: Any) -> None:
