@@ -19,7 +19,7 @@ from gateway.agent.measuring import MeasuredVolumes, measure_volumes
 from gateway.agent.metrics import AgentMetrics
 from gateway.agent.settings import AgentSettings
 from gateway.kafka.describe import NO_TOPIC_ERRORS
-from gateway.kafka.internal_topic import TopicError
+from gateway.kafka.internal_topic import TopicError, is_fatal
 from gateway.storage.snapshot import encode_snapshot
 from gateway.storage.snapshots import volume_topic
 from policies.storage import Volume, VolumeSnapshot
@@ -54,6 +54,7 @@ class VolumeAgent:
         self.stop_requested = threading.Event()
         self._topic = volume_topic(settings.client_properties(), settings.topic, settings.replication)
         self._producer = self._make_producer()
+        self._has_producer_failed = False  # for good
 
     def run(self) -> None:
         while not self.stop_requested.is_set():
@@ -62,7 +63,10 @@ class VolumeAgent:
             pause = self._settings.interval if done else min(RETRY_S, self._settings.interval)
             until = (started if done else time.monotonic()) + pause
             while not self.stop_requested.is_set() and time.monotonic() < until:
-                self._producer.poll(max(0.0, min(POLL_S, until - time.monotonic())))
+                try:
+                    self._producer.poll(max(0.0, min(POLL_S, until - time.monotonic())))
+                except KafkaException as error:
+                    self._record_kafka_failure(error.args[0])
 
     def _publish_snapshot(self) -> bool:
         """One snapshot; False: try again before the interval is over."""
@@ -80,11 +84,7 @@ class VolumeAgent:
             self._record_failure("topic", str(error))
             return False
         except KafkaException as error:
-            failure = error.args[0]
-            self._has_topic = failure.code() not in NO_TOPIC_ERRORS
-            if failure.fatal():
-                self._producer = self._make_producer()
-            self._record_failure(failure.code(), failure.str())
+            self._record_kafka_failure(error.args[0])
             return False
         self._metrics.published.inc()
         self._metrics.last_snapshot.set(at)
@@ -93,6 +93,8 @@ class VolumeAgent:
 
     def _publish_record(self, value: bytes) -> None:
         settings = self._settings
+        if self._has_producer_failed:
+            self._producer, self._has_producer_failed = self._make_producer(), False
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
             complaint = self._topic.ensure_topic()
             if complaint and complaint != self._complaint:
@@ -104,6 +106,7 @@ class VolumeAgent:
         def delivered(error: KafkaError | None, _: Message) -> None:
             outcome.append(error)
 
+        self._producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
         self._producer.produce(settings.topic, key=str(settings.broker_id), value=value, on_delivery=delivered)
         patience = float("inf")
         while not outcome:
@@ -155,6 +158,12 @@ class VolumeAgent:
         self._failed = set(found.failed)
         if fresh and not found.volumes:
             log.error("no log dir is left: nothing is published, and gateways will see the last snapshot age")
+
+    def _record_kafka_failure(self, failure: KafkaError) -> None:
+        if failure.code() in NO_TOPIC_ERRORS:
+            self._has_topic = False
+        self._has_producer_failed |= is_fatal(failure)
+        self._record_failure(failure.code(), failure.str())
 
     def _record_failure(self, kind: object, why: str) -> None:
         self._metrics.errors.inc()

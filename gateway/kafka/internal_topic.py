@@ -288,5 +288,12 @@ def error_reason(error: KafkaError) -> str:
     return re.sub(r" \(after (?:[^()]|\(s\))*\)", "", error.str())
 
 
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client that has it is of no use any more. librdkafka raises the error once, out of whatever call
+    polls the client; from then on producing fails with _FATAL, which isn't marked as fatal itself.
+    """
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
 def _error_text(error: KafkaException | TimeoutError) -> str:
     return error_reason(error.args[0]) if isinstance(error, KafkaException) else "no answer"

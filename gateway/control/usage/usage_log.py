@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.channel import UsageInterval
 from gateway.control.metrics import GatewayMetrics
-from gateway.kafka.internal_topic import InternalTopic, TopicError, TopicSpec
+from gateway.kafka.internal_topic import InternalTopic, TopicError, TopicSpec, is_fatal
 from gateway.system.files import lock_file, sync_directory
 from policies import usage
 from policies.record_digests import chain_record, find_digest
@@ -547,7 +547,7 @@ class UsagePublisher:
         if len(failed) > len(refused):
             error = next(error for _, error in failed if not _is_final(error))
             self._ready = False  # perhaps the topic was deleted
-            if any(error.fatal() for _, error in failed):
+            if any(is_fatal(error) for _, error in failed):
                 self._producer = None  # an idempotent producer that lost its place; a new one begins a new sequence
             raise PublishError(f"topic {self._topic.name}: {error.str()}")
         if refused:
@@ -569,10 +569,15 @@ class UsagePublisher:
             if error is not None:
                 failed.append((line, error))
 
-        for line in lines:
-            self._produce_record(line, settle)
-        while waiting and not self._ending:
-            self._producer.poll(0.1)
+        try:
+            self._producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
+            for line in lines:
+                self._produce_record(line, settle)
+            while waiting and not self._ending:
+                self._producer.poll(0.1)
+        except KafkaException as error:
+            self._producer = None
+            raise PublishError(f"topic {self._topic.name}: {error.args[0].str()}") from error
         if waiting:
             raise PublishError("the gateway is stopping")
         return failed

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import generate_latest
 
 from gateway.agent import publishing
@@ -95,6 +95,39 @@ def test_a_snapshot_that_the_cluster_does_not_take_is_an_error_and_soon_tried_ag
     pause = cluster.takes_s + RETRY_S
     assert [at for at, *_ in cluster.records] == pytest.approx([100.0, 100.0 + pause, 100.0 + 2 * pause])
     assert (said(metrics, "publication_errors_total"), said(metrics, "snapshots_published_total")) == (3, 0)
+
+
+@pytest.mark.parametrize("poll", range(6))  # before a record, while it is on its way, and between two of them
+def test_a_producer_that_has_failed_for_good_is_replaced_and_the_agent_goes_on(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, poll: int
+) -> None:
+    """As librdkafka has it where the agent may not write yet: see `is_fatal`."""
+    cluster.takes_s = 0.5
+    producers: list[FailingProducer] = []
+
+    class FailingProducer:
+        def __init__(self, _: object) -> None:
+            self._polls = 0
+            self._is_first = not producers
+            producers.append(self)
+
+        def produce(self, *args: object, **options: object) -> None:
+            if self._is_first and self._polls > poll:
+                raise KafkaException(KafkaError(KafkaError._FATAL, "Unable to produce message: Local: Fatal error"))
+            cluster.produce(*args, **options)  # type: ignore[arg-type]
+
+        def poll(self, timeout: float) -> None:
+            self._polls += 1
+            if self._is_first and self._polls == poll + 1:
+                raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no right", True))
+            cluster.poll(timeout)
+
+    monkeypatch.setattr(publishing, "Producer", FailingProducer)
+    metrics = run_agent(cluster, tmp_path, 3, "--interval", "30s")
+    assert len(producers) == 2
+    assert said(metrics, "snapshots_published_total") >= 2
+    (why,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert why == "snapshot not published: no right; trying again"
 
 
 @pytest.mark.seed("035.12")

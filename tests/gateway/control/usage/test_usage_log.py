@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from confluent_kafka import KafkaError, KafkaException
 from trio.testing import MockClock
 
 from gateway.channel import UsageInterval, UsageRow
@@ -587,3 +588,38 @@ def test_a_certificate_that_is_gone_is_like_a_topic_that_cannot_be_reached(open_
     publisher = UsagePublisher(spool, {**client, "log_level": 2}, "u", 1, 1, GatewayMetrics())
     with pytest.raises(module.PublishError, match=r"ssl\.ca\.location failed"):
         publisher.publish_batch()
+
+
+@pytest.mark.parametrize("poll", [0, 1])  # before the records, or while they are on their way
+def test_a_producer_that_has_failed_for_good_is_replaced(
+    open_spool: OpenSpool, monkeypatch: pytest.MonkeyPatch, poll: int
+) -> None:
+    """As librdkafka has it where the gateway may not write yet: see `is_fatal`."""
+    spool = open_spool()
+    spool.append([line(0)])
+    producers: list[FailingProducer] = []
+
+    class FailingProducer:
+        def __init__(self, _: object) -> None:
+            self._polls = 0
+            self._is_first = not producers
+            self._waiting: list[Any] = []
+            producers.append(self)
+
+        def produce(self, topic: str, *, value: bytes, key: bytes, on_delivery: Any) -> None:
+            self._waiting.append(on_delivery)
+
+        def poll(self, timeout: float) -> None:
+            self._polls += 1
+            if self._is_first and self._polls == poll + 1:
+                raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no right", True))
+            while not self._is_first and self._waiting:
+                self._waiting.pop()(None, None)
+
+    monkeypatch.setattr(module, "Producer", FailingProducer)
+    monkeypatch.setattr(module.InternalTopic, "ensure_topic", lambda _: "")
+    publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1"}, "u", 1, 1, GatewayMetrics())
+    with pytest.raises(module.PublishError, match="topic u: no right"):
+        publisher.publish_batch()
+    assert publisher.publish_batch() == 1
+    assert len(producers) == 2
