@@ -32,6 +32,7 @@ from policies.text import ERROR_CHARS, one_line
 
 log = logging.getLogger("gateway.policy")
 OPEN_BACKOFF_S: Final = (0.5, 30.0)
+COMPACT_BYTES: Final = 2**24  # by which a file may grow, and to twice its size, before it is compacted
 Decide = Callable[[PolicySet], PolicySet]
 
 
@@ -172,7 +173,8 @@ class RetriedStore:
 
 
 class FileStore:
-    """JSON lines, one per alteration, synced to disk before it counts. Compacted when it is opened.
+    """JSON lines, one per alteration, synced to disk before it counts. Compacted when it is opened, and when it has
+    grown; but one with something unreadable in it may be worth a look, and stays as it is.
 
     Raises:
         StoreError: the file can't be read or written, or another gateway uses it.
@@ -195,11 +197,9 @@ class FileStore:
             if lock is None:
                 raise StoreError(f"{path} is in use by another gateway: give each its own policies_store.file")
             self._lock = lock
-            self._entries, version, whole = self._load_file()
-            if whole:
-                self._rewrite_file()
-            else:  # an unreadable file may be worth a look
-                self._open_file()
+            self._entries, version, self._is_whole = self._load_file()
+            self._open_file()
+            self._compact_file()
         except OSError as error:
             raise StoreError(f"{path}: can't be used: {error.strerror or error}") from error
         self.policies = PolicySet.from_entries(base, self._entries.values(), version)
@@ -249,29 +249,37 @@ class FileStore:
         for number, line in enumerate(data[:end].splitlines(), 1):
             try:
                 records = [_parse_record(said) for said in json.loads(line)["records"]]
-                entries = [decode_record(*record) for record in records]
-            except (InvalidPolicyRecord, ValueError, KeyError, TypeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 log.error(
                     "policies: %s, line %d is left out: %s", self._path, number, one_line(str(error), ERROR_CHARS)
                 )
                 whole = False
                 continue
-            for said in entries:
+            faults: list[str] = []
+            for record in records:
+                try:
+                    said = decode_record(*record)
+                except InvalidPolicyRecord as error:  # by itself: one line has all that was in force at a start
+                    faults.append(one_line(str(error), ERROR_CHARS))
+                    continue
                 if isinstance(said, PolicyEntry):
                     put_entry(held, self._past, said)
                 elif said is not None:
                     version = said.version
-            self._keep_records(records)
+                self._keep_record(record)
+            if faults:
+                log.error("policies: %s, line %d: %d of %d records are left out, the first since %s",
+                          self._path, number, len(faults), len(records), faults[0])  # fmt: skip
+                whole = False
         if not whole:
             with self._path.open("rb+") as file:
                 file.truncate(end)
         return held, version, whole
 
-    def _keep_records(self, records: Iterable[PolicyRecord]) -> None:
-        for record in records:
-            self._records.pop(record.key, None)
-            if record.value is not None:
-                self._records[record.key] = record
+    def _keep_record(self, record: PolicyRecord) -> None:
+        self._records.pop(record.key, None)
+        if record.value is not None:
+            self._records[record.key] = record
 
     def _append_records(self, records: list[PolicyRecord]) -> None:
         if os.fstat(self._fd).st_nlink == 0:
@@ -290,31 +298,49 @@ class FileStore:
             raise
         self._broken = False
         self._size += len(line)
-        self._keep_records(records)
+        for record in records:
+            self._keep_record(record)
+        if self._size > self._compact_above:
+            self._compact_file()
 
     def _cut_broken_end(self) -> None:
         if self._broken:
             os.ftruncate(self._fd, self._size)
             self._broken = False
 
+    def _compact_file(self) -> None:
+        if not self._is_whole:
+            return
+        try:
+            self._rewrite_file()
+        except OSError as error:  # such as a full disk: all of it can be read as it is
+            self._compact_above = self._size + COMPACT_BYTES
+            log.warning("policies: %s can't be compacted: %s", self._path, error.strerror or error)
+
     def _rewrite_file(self) -> None:
         """Replace the file by the changes still in force, with their authors."""
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         fresh = self._path.with_name(self._path.name + ".new")
-        with open(fresh, "wb", opener=_open_private) as file:
-            if self._records:
-                file.write(_records_line(self._records.values()))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        try:
+            with open(fresh, "wb", opener=_open_private) as file:
+                if self._records:
+                    file.write(_records_line(self._records.values()))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
         sync_directory(self._path.parent)
         self._open_file()
 
     def _open_file(self) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._fd = fd
         self._size = os.fstat(self._fd).st_size
+        self._compact_above = max(2 * self._size, COMPACT_BYTES)
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -700,8 +700,52 @@ def test_a_damaged_line_is_left_out_and_stays_for_a_look(path: Path, caplog: pyt
     assert path.read_bytes().startswith(b"garbage\n" + whole)
     assert path.read_bytes().count(b"\n") == 4
     assert f"{path}, line 1 is left out" in caplog.text
-    assert f"{path}, line 3 is left out" in caplog.text
+    assert f"{path}, line 3: 1 of 1 records are left out" in caplog.text
     assert reopened(path).topic_thresholds()["views"] == 2
+
+
+def test_of_a_compacted_file_a_record_that_means_nothing_here_is_left_out_alone(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a downgrade: the values of a compacted file are one line."""
+    with closing(FileStore(path, {})) as store:
+        put(store, PolicyOperation(VIEWS, 1), PolicyOperation(ORDERS, 2), PolicyOperation(CLICKS, 3))
+    reopened(path)
+    newer = path.read_bytes().replace(b'"topic","orders"', b'"kind of a newer release","orders"')
+    path.write_bytes(newer)
+    with closing(FileStore(path, {})) as store:
+        assert (store.policies.version, store.policies.changes) == (1, {VIEWS: 1, CLICKS: 3})
+        put(store, PolicyOperation(VIEWS, 4))
+    assert f"{path}, line 1: 1 of 4 records are left out, the first since 'kind of a newer release'" in caplog.text
+    assert path.read_bytes().startswith(newer), "for the release that knows it"
+    assert reopened(path, {}).changes == {VIEWS: 4, CLICKS: 3}
+
+
+def test_a_file_that_is_changed_for_ever_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.control.policies.store.COMPACT_BYTES", 5000)
+    with closing(FileStore(path, {})) as store:
+        for value in range(1, 100):
+            put(store, PolicyOperation(VIEWS, value), PolicyOperation(ORDERS, value))
+            assert path.stat().st_size < 6000
+        assert len(store.history) == 198
+    assert reopened(path, {}).changes == {VIEWS: 99, ORDERS: 99}
+
+
+def test_a_full_disk_at_the_start_keeps_all_values(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(FileStore(path, {})) as store:
+        put(store, PolicyOperation(VIEWS, 1))
+        put(store, PolicyOperation(ORDERS, 2))
+    whole = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))  # a disk with room for no file
+    try:
+        assert reopened(path, {}).changes == {VIEWS: 1, ORDERS: 2}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "can't be compacted: File too large" in caplog.text
+    assert path.read_bytes() == whole
+    assert sorted(file.name for file in path.parent.iterdir()) == ["policies.jsonl", "policies.jsonl.lock"]
+    assert reopened(path, {}).changes == {VIEWS: 1, ORDERS: 2}
 
 
 def test_a_file_has_one_gateway(path: Path) -> None:
