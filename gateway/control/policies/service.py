@@ -132,8 +132,8 @@ def _with_planned(places: TopicPlaces | None, planned: Planned) -> TopicPlaces |
 
 
 class PolicyService:
-    """One gateway's policies. Publishes those in force when they are others than before, and once they are loaded;
-    never in the constructor.
+    """One gateway's policies. Publishes those in force when they, or their ends, are others than before, and once they
+    are loaded; never in the constructor.
 
     `loaded` is set when all that was kept has been read once: before, only the base holds, and changes wait for it,
     LOADING_S at most.
@@ -533,7 +533,10 @@ class PolicyService:
         """Publish the policies in force if they changed, or have just been loaded."""
         store, before, policies = self._store, self.policies, self._store.policies
         self._published.latest = policies
-        is_news = policies is not before and policies.effective_values() != before.effective_values()
+        # Workers keep to the end of an override of storage protection by themselves, and clients are told of it.
+        is_news = policies is not before and (
+            policies.effective_values() != before.effective_values() or policies.ends != before.ends
+        )
         if store.is_loaded and not self.loaded.is_set():
             self.loaded.set()
             is_news = True

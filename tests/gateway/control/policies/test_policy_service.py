@@ -300,6 +300,14 @@ async def test_a_value_with_an_end_is_taken_back_by_itself_and_is_in_the_history
     assert gateway.metrics.outcomes == {"accepted": 2, "unchanged": 0, "refused": 0, "failed": 0}
 
 
+async def test_another_end_is_told(gateway: Gateway) -> None:
+    key = PolicyKey.of_storage()
+    until_ms = round(gateway.now() * 1000) + HOUR_MS
+    for end_ms in (until_ms, until_ms + HOUR_MS, until_ms + HOUR_MS, until_ms):
+        await gateway.service.alter_policies([PolicyOperation(key, "PAUSE: swap", end_ms)], ALICE)
+    assert [policies.ends[key].until_ms - until_ms for policies in gateway.told] == [0, HOUR_MS, 0]
+
+
 async def test_a_value_that_ended_while_no_gateway_ran_is_taken_back_at_the_start(
     path: Path, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
