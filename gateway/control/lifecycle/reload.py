@@ -191,13 +191,13 @@ class ConfigReloader:
         except PolicyError as error:
             raise _ReloadRefused("refused", [f"thresholds.source: {error}"]) from error
         around = functools.partial(self._config_switch.switch_to, changes.settings, self._origin)
-        former_base = self._base.of_settings(running)
         try:
             await self._policies.replace_base(base, source, around)
         except Exception:  # some parts have the new one, others haven't
             self._origin = former_origin
             back = functools.partial(self._config_switch.switch_to, running, former_origin)
-            await self._policies.replace_base(former_base, None, back)
+            # Made now: the source of thresholds may have others meanwhile.
+            await self._policies.replace_base(self._base.of_settings(running), None, back)
             raise
         log.info("configuration taken over: %s", ", ".join(changes.live))
         for warning in config.find_warnings(changes.settings):

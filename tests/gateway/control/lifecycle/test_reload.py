@@ -318,6 +318,30 @@ async def test_a_part_that_can_not_follow_leaves_the_old_configuration_everywher
     assert control.told.latest_snapshot(channel.ThresholdPolicy).total == 3e6
 
 
+async def test_what_is_taken_back_is_not_the_source_s_news(make: Any, nursery: trio.Nursery) -> None:
+    control = await make(TOTAL % "1MB")
+    came = trio.Event()
+
+    def stumble(_: object) -> None:
+        if control.settings.mode == "observe":
+            came.set()
+            raise ZeroDivisionError
+
+    control.context.facts.configuration.subscribe("a part with a bug", stumble)
+
+    async def follow_source(total: float) -> None:
+        await came.wait()
+        await control.reloader._base.use_source_thresholds(total, {})
+
+    for total in range(1, 21):  # either may be the first to go on
+        came = trio.Event()
+        async with trio.open_nursery() as both:
+            both.start_soon(follow_source, total)
+            assert (await control.reload(UPSTREAM + "mode: observe\n" + TOTAL % "2MB"))[0] == "failed"
+        assert control.told.latest_snapshot(channel.ThresholdPolicy).total == total
+        assert control.settings.mode == "enforce"
+
+
 async def test_a_change_of_the_file_is_seen_and_taken_over_when_it_has_settled(
     make: Any, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
