@@ -148,7 +148,8 @@ class KafkaAdmin:
     async def _answer_step(self, ask: AdminQuery) -> AdminAnswer:
         size = len(ask.request) + len(ask.answer)
         memo = decode_memo(ask.memo) if ask.memo else None
-        turn = await self._call_by_size(size, _read_request, ask.request, self._policies.policies, self.quotas_percent)
+        policies, percent = self._policies.policies, self.quotas_percent
+        turn = await self._call_by_size(size, _read_request, ask.request, policies, percent, memo is not None)
         if turn is None:
             return AdminAnswer(ask.token)
         if isinstance(turn, DeletingTopics):
@@ -234,9 +235,10 @@ def _share_of(ask: AdminQuery) -> TaskShare:
 
 
 def _read_request(
-    request: bytes, policies: PolicySet, quotas_percent: float
+    request: bytes, policies: PolicySet, quotas_percent: float, has_begun: bool
 ) -> DescribingRequest | ChangingRequest | DeletingTopics | None:
-    """None: nothing in it is ours.
+    """None: nothing in it is ours, so it passes as it is. Not so one that has begun, whatever was removed meanwhile:
+    the broker would get it twice.
 
     Raises:
         MalformedFrame: it can't be read.
@@ -245,16 +247,16 @@ def _read_request(
     turn: DescribingRequest | ChangingRequest
     if key == api.DESCRIBE_CONFIGS:
         turn = DescribingConfigs(request, policies)
-        return turn if turn.is_concerned else None
+        return turn if turn.is_concerned or has_begun else None
     if key == api.DESCRIBE_CLIENT_QUOTAS:
         turn = DescribingQuotas(request, policies, quotas_percent)
-        return turn if turn.found or turn.is_apart else None
+        return turn if turn.found or turn.is_apart or has_begun else None
     if key == api.DELETE_TOPICS:
         deleting = DeletingTopics(request, policies)
-        return deleting if deleting.is_concerned else None
+        return deleting if deleting.is_concerned or has_begun else None
     if key == api.CREATE_TOPICS:
         turn = CreatingTopics(request)
     else:
         is_quotas = key == api.ALTER_CLIENT_QUOTAS
         turn = ChangingQuotas(request, quotas_percent) if is_quotas else ChangingConfigs(request, policies)
-    return turn if turn.wanted or turn.refused_results() else None
+    return turn if turn.wanted or turn.refused_results() or has_begun else None

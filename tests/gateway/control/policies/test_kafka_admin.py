@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Stage(PolicyScene):
     """A client, its gateway's control and the broker behind it.
 
     `sent`: what the broker got, decoded. `errors`: what it refuses, by the name of the resource or of the user; None as
-    the key: all. `late`: what it refuses only when it shall really be done.
+    the key: all. `late`: what it refuses only when it shall really be done. `meanwhile`: is done behind each answer.
     """
 
     def __init__(self, path: Path, base: dict[PolicyKey, float]) -> None:
@@ -62,6 +62,7 @@ class Stage(PolicyScene):
         self.late: dict[str, int] = {}
         self.described: tuple[c.DescribedConfig, ...] = (c.DescribedConfig("retention.ms", "5", config_type=c.LONG),)
         self.entries: tuple[q.EntityQuotas, ...] | None = ()
+        self.meanwhile: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.until = float("inf")
 
     async def ask(self, spoken: ApiCodec[Any, Any], body: Any, version: int | None = None) -> Any:
@@ -81,6 +82,7 @@ class Stage(PolicyScene):
             if not said.upstream:
                 return None
             memo, answer = said.memo, self.broker(spoken, version, said.upstream)
+            await self.meanwhile()
         raise AssertionError("it never ends")
 
     def broker(self, spoken: ApiCodec[Any, Any], version: int, frame: bytes) -> bytes:
@@ -1105,6 +1107,23 @@ async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
         assert codes(found) == [(-1, c.TOPIC, "a")]
     assert "internal error (kafka_admin), which ends the request of peer" in caplog.text
     assert stage.changes == {}
+
+
+async def test_a_request_that_has_begun_is_not_sent_again_where_nothing_of_ours_is_left(stage: Stage) -> None:
+    """A topic that was made anew meanwhile would be deleted, too."""
+
+    async def remove() -> None:
+        await stage.set({A: None})
+
+    stage.meanwhile = remove
+    await stage.set({A: 100})
+    assert await stage.delete("a") == [("a", 0)]
+    assert len(stage.sent) == 1
+    for stage.meanwhile in (trio.lowlevel.checkpoint, remove):  # by the request itself, or by another one
+        await stage.set({A: 100})
+        stage.sent.clear()
+        assert codes(await stage.replace((c.TOPIC, "a", {"retention.ms": "5"}))) == [(0, c.TOPIC, "a")]
+        assert [each.validate_only for each in stage.sent] == [True, False]
 
 
 async def test_another_control_can_go_on_where_the_former_one_stopped(stage: Stage) -> None:
