@@ -38,11 +38,13 @@ class BrokerListeners:
         self._link = context.link
         self._acceptor = acceptor
         self._open: dict[BrokerSocket, trio.CancelScope] = {}
-        self._refused: dict[BrokerSocket, str] = {}  # and why
+        self._refused: dict[BrokerSocket, str] = {}  # withheld from clients, and why; some of them are open
 
     def apply_settings(self, configured: Mapping[str, Listener]) -> None:
         """Change the listeners' advertised addresses, or their TLS; the listeners stay the same."""
         self._configured = configured
+        for socket in self._open:
+            self._set_refusal(socket, self._find_port_fault(socket))
 
     def count_withheld(self, node_ids: Container[int]) -> int:
         """How many of these brokers are withheld from clients of some listener."""
@@ -72,19 +74,27 @@ class BrokerListeners:
             return
         listener = self._configured[socket.listener]
         try:
-            _, advertised = listener.broker_address(socket.node_id)
-            if advertised > LARGEST_PORT:
-                raise OSError(f"advertised port {advertised}: a port is at most {LARGEST_PORT}")
+            if fault := self._find_port_fault(socket):
+                raise OSError(fault)
             sock = await self._link.listen(socket.name, listener.host, listener.broker_port(socket.node_id))
         except OSError as error:
-            if self._refused.get(socket) != str(error):
-                where = log_prefix(socket.listener)
-                log.error("%sbroker %d is withheld from clients: no listener on %s", where, socket.node_id, error)
-            self._refused[socket] = str(error)
+            self._set_refusal(socket, str(error))
             return
-        self._refused.pop(socket, None)
+        self._set_refusal(socket, "")
         self._open[socket] = trio.CancelScope()
         nursery.start_soon(self._run_accept, socket, sock, self._open[socket])
+
+    def _find_port_fault(self, socket: BrokerSocket) -> str:
+        _, advertised = self._configured[socket.listener].broker_address(socket.node_id)
+        return f"advertised port {advertised}: a port is at most {LARGEST_PORT}" if advertised > LARGEST_PORT else ""
+
+    def _set_refusal(self, socket: BrokerSocket, why: str) -> None:
+        if not why:
+            self._refused.pop(socket, None)
+        elif self._refused.get(socket) != why:
+            self._refused[socket] = why
+            where = log_prefix(socket.listener)
+            log.error("%sbroker %d is withheld from clients: no listener on %s", where, socket.node_id, why)
 
     async def _run_accept(self, socket: BrokerSocket, sock: Any, scope: trio.CancelScope) -> None:
         with scope:
@@ -99,12 +109,12 @@ class BrokerListeners:
 
     def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
         """By listener, the addresses of these brokers that clients get, without those withheld from them."""
-        known = sorted(node_ids)
+        known, told = sorted(node_ids), self._open.keys() - self._refused.keys()
         return {
             name: {
                 node_id: listener.broker_address(node_id)
                 for node_id in known
-                if listener.sni is not None or BrokerSocket(name, node_id) in self._open
+                if listener.sni is not None or BrokerSocket(name, node_id) in told
             }
             for name, listener in self._configured.items()
         }

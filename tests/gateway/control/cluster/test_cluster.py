@@ -279,7 +279,13 @@ async def test_an_advertised_port_that_can_not_be_is_not_told(
     scene.start()
     await until(lambda: scene.told, 0.1)
     assert scene.last(BrokerTable).addresses["shifted"] == {1: ("gw", 65002)}
-    assert "listener shifted: broker 600 is withheld from clients: no listener on advertised port 65601" in caplog.text
+    said = "listener shifted: broker %d is withheld from clients: no listener on advertised port %d"
+    assert said % (600, 65601) in caplog.text
+    for port, told in ((65535, {}), (65000, {1: ("gw", 65002)})):  # by a reload, with the socket open
+        moved = Listener(port=20000, advertised_host="gw", advertised_port=port)
+        scene.cluster.apply_settings(scene.settings(60.0, **{**scene.configured, "shifted": moved}))
+        assert scene.last(BrokerTable).addresses["shifted"] == told
+    assert caplog.text.count(said % (1, 65537)) == 1
 
 
 async def test_a_broker_that_left_keeps_its_listener_for_a_while(autojump_clock: MockClock, scene: Scene) -> None:
