@@ -249,6 +249,7 @@ class TopicStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _read_messages(self, timeout_s: float) -> None:
+        unreadable = ""
         message = self._consumer.poll(timeout_s)
         while message is not None:
             error = message.error()
@@ -261,12 +262,12 @@ class TopicStore:
             elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
                 self._last_error = error.str()
                 if error.code() in HOPELESS:
-                    self._troubles.report_trouble(
-                        "unreadable", f"topic {self._topic.name} can't be read: {error.str()}"
-                    )
+                    unreadable = error.str()
             message = self._consumer.poll(0)
         if self._log.check_settled():
             self._apply_records()
+        if unreadable:  # whatever was read before it: librdkafka says it once
+            self._troubles.report_trouble("unreadable", f"topic {self._topic.name} can't be read: {unreadable}")
 
     def _add_message(self, message: Message) -> None:
         try:
@@ -311,6 +312,9 @@ class TopicStore:
         elif isinstance(found, TopicPresent):
             self._last_error = ""
             self._follow_topic(found.topic_id)
+            if self._troubles.kind == "unreadable":  # else nothing is heard of the end of that, unless others write
+                read_to = self._log.end_offset
+                self._assign_topic(OFFSET_BEGINNING if read_to < 0 else read_to)
             if self._troubles.kind in ("down", "lost"):
                 self._clear_trouble()
         elif self._topic_id is not None or self._lost:
@@ -328,9 +332,12 @@ class TopicStore:
         self._writer.close()
         self._log.begin_anew()
         self._save_at = 0.0 if anew and self.is_loaded and self.policies.changes else None
-        self._consumer.assign([TopicPartition(self._topic.name, 0, OFFSET_BEGINNING)])
+        self._assign_topic(OFFSET_BEGINNING)
         if wrong := self._topic.find_config_fault():
             log.warning("policies: %s", wrong)
+
+    def _assign_topic(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._topic.name, 0, offset)])
 
     def _mark_lost(self) -> None:
         self._troubles.report_trouble(
