@@ -109,6 +109,7 @@ class SnapshotReader:
             self._handle_error(error, message.partition())
             return
         self.connected = True
+        self._note_reading()
         key, value = message.key(), message.value()
         key = key.encode() if isinstance(key, str) else key
         try:
@@ -130,6 +131,7 @@ class SnapshotReader:
 
     def _handle_error(self, error: KafkaError, partition: int | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
+            self._note_reading()
             self._behind.discard(-1 if partition is None else partition)
             if self._partitions and not self._behind:
                 self.caught_up = True
@@ -149,7 +151,8 @@ class SnapshotReader:
         self.connected = not isinstance(found, TopicUnreachable)
         if isinstance(found, TopicPresent):
             self._follow_partitions(found)
-            self._troubles.clear_trouble(f"topic {self._topic.name} is read now")
+            if self._troubles.kind in ("absent", "down"):  # other trouble ends with what is read
+                self._note_reading()
         elif isinstance(found, TopicAbsent):
             self._report_problem("absent", "does not exist; waiting for it")
             if self._partitions:
@@ -173,6 +176,9 @@ class SnapshotReader:
 
     def _from_beginning(self, partitions: Iterable[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic.name, partition, OFFSET_BEGINNING) for partition in sorted(partitions)]
+
+    def _note_reading(self) -> None:
+        self._troubles.clear_trouble(f"topic {self._topic.name} is read now")
 
     def _report_problem(self, kind: str, text: str) -> None:
         self._troubles.report_trouble(kind, f"topic {self._topic.name} {text}")
