@@ -364,7 +364,7 @@ class _HttpConnection:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": request.http_version.decode(),
-            "method": request.method.decode().upper(),
+            "method": request.method.decode(),  # RFC 9110, 9.1: `head` is another method than `HEAD`, for h11 as well
             "scheme": "https" if is_tls else "http",
             "path": unquote(path.decode()),
             "raw_path": path,

@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.control import http_server
 from gateway.control.access.admin_tls import HANDSHAKE_TIMEOUT_S, AdminTls
+from gateway.control.asgi import send_response
 from gateway.control.http_server import (
     FIRST_BYTE_TIMEOUT_S,
     IDLE_S,
@@ -85,6 +86,9 @@ class Scene:
             raise ValueError("a bug")
         elif path == "/silent":
             return
+        elif path == "/shared":
+            await send_response(scope, send, 200, "text/plain", body)
+            return
         size = len(body) + (LARGE if path == "/large" else 0)
         headers = [(b"content-length", str(size).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -134,6 +138,16 @@ async def test_requests_of_a_connection_are_answered_one_after_the_other(scene: 
     assert said.count(b"HTTP/1.1 200 OK") == 2  # of two in one piece; that of HEAD has no body
     assert said.count(b"small") == 1
     assert not scene.counted
+
+
+async def test_a_method_in_small_letters_is_not_taken_for_the_usual_one(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await scene.connect()
+    said = await scene.ask(stream, GET.replace(b"GET", b"head").replace(b"/small", b"/shared"))
+    assert said.endswith(b"\r\n\r\nsmall")  # only the answer to HEAD has no body
+    assert await scene.ask(stream)
+    assert "internal error" not in caplog.text
 
 
 async def test_one_that_waits_for_it_is_told_to_go_on_with_its_body(scene: Scene) -> None:

@@ -58,7 +58,7 @@ class ConsoleTemplates:
         return "".join(template.blocks[block](template.new_context(dict(values))))
 
 
-def make_url(path: str, **query: Any) -> str:
+def make_url(path: str, /, **query: Any) -> str:
     """A value None leaves the parameter out."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path

@@ -29,6 +29,7 @@ def test_values_are_shown_in_the_unit_that_matters() -> None:
 def test_addresses_keep_empty_names_and_drop_what_is_not_asked() -> None:
     assert rendering.make_url("/x", a="b&c=d", client_id="", user=None) == "/x?a=b%26c%3Dd&client_id="
     assert rendering.make_url("/x", user=None) == "/x"
+    assert rendering.make_url("/x", path="/y") == "/x?path=%2Fy"  # an address that somebody wrote by hand
 
 
 def test_names_are_escaped() -> None:

@@ -217,6 +217,7 @@ async def test_workers_are_asked_for_the_connections_that_are_wanted(server: Ser
     }  # fmt: skip
     assert said["connections"][1]["broker"] is None
     assert (await server.ask("GET", "/v1/connections", limit=1001))[0] == 422
+    assert (await server.ask("GET", "/v1/connections", broker=2**64))[0] == 422
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

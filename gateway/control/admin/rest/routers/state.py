@@ -62,7 +62,7 @@ class ConnectionsQuery(_QueryModel):
     principal: str | None = None
     client_id: str | None = None
     address: Host | None = None
-    broker: int | None = None
+    broker: int | None = Field(default=None, ge=0, le=2**31 - 1)  # as the question to workers can hold
     muted: bool = False
 
 
