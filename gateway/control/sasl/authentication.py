@@ -67,6 +67,9 @@ MAX_OF_ADDRESS: Final = MAX_REQUESTS // 2  # of these
 THREADS: Final = 2  # that compute what passwords are known by, without the interpreter's lock
 LOG_AGAIN_S: Final = 10.0
 MAX_LOGGED: Final = 50  # different lines in this time
+# The longest session that a client is told of. An issuer's token may end in the year 9999, and Java clients count in 64
+# bits of nanoseconds, which are 292 years: beyond that they fail (Utils.msToNs), or up to 3.9 count on past the end.
+MAX_SESSION_S: Final = 365 * 86400.0
 SOFTWARE: Final = b"produce-gateway"
 ANONYMOUS: Final = "User:ANONYMOUS"
 FAILED: Final = "Authentication failed: invalid credentials"
@@ -357,7 +360,7 @@ class SaslAuthenticator:
         ask = step.ask
         left = [memo.until - self._now()] if memo.until is not None else []
         left += [self._settings.max_reauth_ms / 1000] if self._settings.max_reauth_ms and ask.request else []
-        session_ms = max(1, int(min(left) * 1000)) if left else 0
+        session_ms = max(1, int(min(*left, MAX_SESSION_S) * 1000)) if left else 0
         identity = SaslIdentity(memo.principal, session_ms, upstream_ms)
         return AdminAnswer(ask.token, client=step.encode_success(memo.final, session_ms), identity=identity)
 

@@ -222,9 +222,9 @@ async def test_a_step_that_can_not_be_read_ends_its_connection_and_no_other(tmp_
     assert said[1].identity == SaslIdentity("User:alice", 0, 0)
 
 
-@pytest.mark.parametrize("name", ["\ud800", "a\u202eb", "a\nb", " a", "", "x" * 1025], ids=ascii)
-async def test_a_token_with_a_name_that_nobody_may_have_is_refused(tmp_path: Path, name: str) -> None:
-    keys = tmp_path / "keys.json"
+def bearer_stage(folder: Path) -> Stage:
+    """Where clients bring tokens, as test_bearer.py makes them."""
+    keys = folder / "keys.json"
     keys.write_text(json.dumps({"keys": [jwk("ES256")]}))
     settings: dict[str, Any] = {
         "sasl.enabled.mechanisms": "OAUTHBEARER, PLAIN",
@@ -232,7 +232,12 @@ async def test_a_token_with_a_name_that_nobody_may_have_is_refused(tmp_path: Pat
         "sasl.oauthbearer.expected.audience": "kafka",
         "sasl.oauthbearer.expected.issuer": CLAIMS["iss"],
     }
-    stage = Stage(tmp_path, **settings)
+    return Stage(folder, **settings)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\u202eb", "a\nb", " a", "", "x" * 1025], ids=ascii)
+async def test_a_token_with_a_name_that_nobody_may_have_is_refused(tmp_path: Path, name: str) -> None:
+    stage = bearer_stage(tmp_path)
     await stage.say(handshake("OAUTHBEARER"))
     now = time.time()
     text = signed("ES256", sub=name, iat=now - 1, exp=now + 60)
@@ -397,6 +402,16 @@ async def test_a_client_s_session_ends_unless_it_authenticates_again(tmp_path: P
     stage.unhandled = b""
     await stage.sign_in("PLAIN", "alice", "alice-secret")  # late, and still its own
     assert stage.client(request(10)) == (request(10), b"")
+
+
+async def test_a_token_without_an_end_makes_a_session_that_clients_can_count(tmp_path: Path) -> None:
+    stage = bearer_stage(tmp_path)
+    await stage.say(handshake("OAUTHBEARER"))
+    text = signed("ES256", iat=time.time() - 1, exp=253_402_300_799)  # as issuers write "never"
+    _, client = await stage.say(authenticate(message(text)))
+    said = decoded(client)
+    assert said.error_code == 0
+    assert 0 < said.session_lifetime_ms * 10**6 < 2**63  # Java's clock
 
 
 async def test_nobody_becomes_somebody_else(tmp_path: Path) -> None:
