@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 # machine where sessions are short: so it is RENEW_BEFORE_S sooner than its end, though not in its first half.
 RENEWAL_SHARE = 0.85
 RENEW_BEFORE_S = 5.0
+# Behind the client's session, for what it sent before: longer than a limit holds requests of any known client. The
+# timeout that a client names is no bound: whose token has been taken away could name a month.
+MAX_HELD_S = 60.0
 MAX_STEP_BYTES = 600 * 1024  # of a step of SASL; framing.py takes no more than 512 KiB
 
 
@@ -88,6 +91,13 @@ class SaslTermination(ClientAuthentication):
     def allows_requests(self, now: float) -> bool:
         """Requests of any API may come: the client's session has not ended."""
         return self.is_authenticated and now < self._session_until
+
+    def allows_held_request(self, hold: RequestHold, now: float) -> bool:
+        """Whether the request at the head of the unread input came in the client's session, and has waited here since.
+        Its client could not say in time who it is: that step stands behind it.
+        """
+        until = self._session_until
+        return bool(hold.arrived_at) and hold.drained_at < until and now < until + MAX_HELD_S
 
     # --- the client's steps -------------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ class TerminatedRequests:
         termination, requests = self._termination, self._requests
         if now < termination.due_at or not termination.is_authenticated:
             return requests.handle_requests(buf, pos, end, now)
-        if not termination.allows_requests(now):
+        if not (termination.allows_requests(now) or termination.allows_held_request(self._hold, now)):
             pos = requests.handle_unauthenticated(buf, pos, end, now)
             if not termination.allows_requests(now):
                 return pos

@@ -21,6 +21,7 @@ from gateway.channel import (
     AdminQuery,
     ListenerSettings,
     ProcessChannel,
+    SaslIdentity,
     SnapshotBundle,
     TerminatedSasl,
     ThresholdPolicy,
@@ -33,6 +34,7 @@ from gateway.channel import (
 )
 from gateway.data.relay.links import RelayLink
 from gateway.data.session.session import ClientSession
+from gateway.data.session.termination import MAX_HELD_S, SaslTermination
 from gateway.data.shared import admin_turn
 from gateway.data.shared.admin_turn import ControlFailed
 from gateway.data.shared.errors import close_reason
@@ -106,6 +108,33 @@ async def test_a_large_request_and_large_answers_give_their_memory_back() -> Non
         assert await receive_exactly(client, len(large)) == large
         assert await receive_exactly(broker, len(request(6))) == request(6)
         await until(lambda: stage.reactor.budget.used_bytes == 0)
+
+
+@pytest.mark.parametrize("late_s", [0.0, MAX_HELD_S], ids=["in time", "too late"])
+async def test_a_session_that_ends_while_requests_wait_here_does_not_end_their_connection(late_s: float) -> None:
+    """The client has sent them in its session, and the step by which it authenticates again stands behind them."""
+    play = Play(listeners={DEFAULT_LISTENER: ListenerSettings(sasl=TerminatedSasl(("PLAIN",), False))})
+    async with staged(play) as stage:
+        link, client, broker = stage.connect()
+        sasl = link.session.authentication
+        assert isinstance(sasl, SaslTermination)
+        sasl._adopt_identity(SaslIdentity("User:alice", 3_600_000, None), trio.current_time())
+        stage.mute(link)
+        await client.send_all(request(7) + handshake("PLAIN"))
+        await until(lambda: link.parked.input_slice is not None)
+        sasl._session_until = sasl.due_at = trio.current_time() - late_s
+        if late_s:
+            link.session.hold.drained_at -= 2 * late_s
+        stage.end_mute(link)
+        if late_s:
+            await until(lambda: link.is_closed)
+            return
+        assert await receive_exactly(broker, len(request(7))) == request(7)
+        await broker.send_all(answer(7))
+        assert await receive_exactly(client, len(answer(7))) == answer(7)
+        assert (await client.receive_some(100))[4:10] == b"\0\0\0\5\0\0"  # SaslHandshake's answer: no error
+        await client.send_all(request(8))  # sent behind the session's end
+        await until(lambda: link.is_closed)
 
 
 async def test_a_broker_that_refuses_the_gateway_and_closes_leaves_time_to_tell_the_client() -> None:
