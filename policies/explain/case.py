@@ -65,7 +65,7 @@ class ExplainCase:
         since = [
             each.since_ms
             for each in self.held
-            if each.reason == reason and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
+            if each.is_by(reason) and each.outcome in ("rejected", "delayed") and broker in (None, each.broker)
         ]
         return min(since, default=None)
 

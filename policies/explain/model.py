@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -21,11 +22,14 @@ from policies.quotas.quota_limiters import QuotaRate, quota_factor
 from policies.quotas.store import QuotaStore, ResolvedQuota
 from policies.storage import AffectedTopics, StorageFactor
 from policies.thresholds.broker_limits import BrokerRate
+from policies.usage import REASONS
 
 PLUGIN: Final = "plugin"
 BROKER_QUOTA: Final = "broker-quota"  # a client quota that brokers enforce
 FROM_BROKERS: Final = "brokers"  # where such a quota is from
 ANONYMOUS: Final = "ANONYMOUS"  # as Kafka calls the user of a connection that has not authenticated
+
+_BUILT_IN_REASONS: Final = frozenset(itertools.chain.from_iterable(REASONS.values()))
 
 # --- what is known ----------------------------------------------------------------------------------------------------
 
@@ -69,6 +73,10 @@ class HeldTraffic(NamedTuple):
     requests: int
     delay_ms: int  # over all requests
     since_ms: int
+
+    def is_by(self, rule: str) -> bool:
+        """Whether the rule of that name did it. Policies of the operator's own give reasons in words of their own."""
+        return self.reason == rule or (rule == PLUGIN and self.reason not in _BUILT_IN_REASONS)
 
     @property
     def mean_delay_s(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from policies.explain.case import ExplainCase
 from policies.explain.model import PLUGIN
-from policies.limits.description import LimitDescription
+from policies.limits.description import Action, LimitDescription
 from policies.storage.request_limits import StoragePause, StorageThrottle
 from policies.thresholds.values import TOTAL_KEY
 from policies.verdict import FENCE, PROTECTED_TOPIC, STORAGE_PAUSE, STORAGE_THROTTLE
@@ -51,10 +51,17 @@ def storage_rules(case: ExplainCase) -> Iterator[LimitDescription]:
 
 
 def plugin_rules(case: ExplainCase) -> Iterator[LimitDescription]:
-    for name in case.inputs.plugins:
-        note = f"{name} is asked about every partition; only it knows its limits"
-        now = case.was_held(name, None)
-        yield LimitDescription(PLUGIN, None, (), "reject", "produce", case.mode, now, note)
+    """One for all: the strictest decides, and its words don't say which it is."""
+    names = " and ".join(case.inputs.plugins)
+    if not names:
+        return
+    only = "is asked about every partition; only it knows its limits"
+    note = f"{names} {only if len(case.inputs.plugins) == 1 else 'are asked about every partition'}"
+    now = [each for each in case.held if each.is_by(PLUGIN) and each.outcome in ("rejected", "delayed")]
+    if now:
+        note += f"; now it says {', '.join(dict.fromkeys(each.reason for each in now))}"
+    action: Action = "delay" if now and all(each.outcome == "delayed" for each in now) else "reject"
+    yield LimitDescription(PLUGIN, None, (), action, "produce", case.mode, bool(now), note)
 
 
 def fence_rule(case: ExplainCase) -> LimitDescription:

@@ -51,7 +51,7 @@ def _produce_summary(
 ) -> str:
     held = [each for each in lately if each.outcome in _ENFORCED]
     if first is not None and first.limits_now:
-        mine = [each for each in held if each.reason == first.name and first.broker in (None, each.broker)]
+        mine = [each for each in held if each.is_by(first.name) and first.broker in (None, each.broker)]
         said = (
             f"{_ACTION_TEXTS[first.action]} now by {first.name}{_broker_text(first)}: {first.text}",
             _limit_sources(first),

@@ -13,7 +13,9 @@ from tests.policies.explain.explain_play import (
     CLICKS,
     CONSUME,
     MB,
+    NOW_MS,
     TOTAL,
+    held,
     known,
     named,
     quota,
@@ -109,3 +111,19 @@ def test_the_gateways_own_topics_refuse_before_all_else() -> None:
 def test_policies_of_the_operators_own_are_named() -> None:
     found = explain_traffic(ASKED, known(plugins=("mine.limits:make",)))
     assert "mine.limits:make is asked about every partition" in rule(found, "plugin").text
+    assert not rule(found, "plugin").limits_now
+
+
+def test_what_no_other_policy_says_is_a_word_of_the_operators_own() -> None:
+    """A policy's reasons are a few words of its own, and never its name in the configuration."""
+    lately = held("after-hours"), held(outcome="delayed", ago_ms=60_000)
+    found = explain_traffic(ASKED, known(plugins=("mine.limits:make",)), lately)
+    limit = rule(found, "plugin")
+    assert (limit.first, limit.limits_now, limit.action, limit.since_ms) == (True, True, "reject", NOW_MS - 91_000)
+    assert found.summary == (
+        "rejected now by plugin: mine.limits:make is asked about every partition; only it knows its limits; now it says"
+        " after-hours; 1 request was rejected lately, the latest 1 s ago"
+    )
+    both = explain_traffic(ASKED, known(plugins=("a:make", "b:make")), [held("slowly", outcome="delayed")])
+    assert rule(both, "plugin").action == "delay"
+    assert "a:make and b:make are asked about every partition; now it says slowly" in both.summary
