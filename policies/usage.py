@@ -39,6 +39,7 @@ DELAYED: Final = "delayed"
 NOTES: Final = (DELAYED, *OBSERVED_OUTCOMES)
 
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
+COUNTED_CHARS: Final = 256  # of a principal and of a client id, where something is counted by them
 REASONS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": (
         "topic-threshold",

@@ -30,6 +30,7 @@ from policies.explain.model import (
     MeterRates,
     TopicFlow,
     TrafficExplanation,
+    principal_of,
     quota_in_force,
     quota_rollout_percent,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "TrafficExplanation",
     "explain_traffic",
     "group_statuses",
+    "principal_of",
     "quota_in_force",
     "quota_rollout_percent",
     "shared_limit_keys",

@@ -27,6 +27,7 @@ from policies.usage import REASONS
 PLUGIN: Final = "plugin"
 BROKER_QUOTA: Final = "broker-quota"  # a client quota that brokers enforce
 FROM_BROKERS: Final = "brokers"  # where such a quota is from
+UNKNOWN: Final = "unknown"  # principal of clients whose name only brokers know; without a type, so it is no user's
 ANONYMOUS: Final = "ANONYMOUS"  # as Kafka calls the user of a connection that has not authenticated
 
 _BUILT_IN_REASONS: Final = frozenset(itertools.chain.from_iterable(REASONS.values()))
@@ -98,8 +99,13 @@ class TopicFlow(NamedTuple):
         return TopicFlow(*(one + more for one, more in zip(self, other, strict=True)))
 
 
+def principal_of(user: str) -> str:
+    """The principal of that user. "", which no user is called: of clients whose name only brokers know, UNKNOWN."""
+    return f"User:{user}" if user else UNKNOWN
+
+
 class ExplainSubject(NamedTuple):
-    """`broker` None: all that lead a partition of the topic."""
+    """`user`: as `principal_of` has it. `broker` None: all that lead a partition of the topic."""
 
     topic: str
     user: str = ANONYMOUS
@@ -108,7 +114,7 @@ class ExplainSubject(NamedTuple):
 
     @property
     def principal(self) -> str:
-        return f"User:{self.user}"
+        return principal_of(self.user)
 
 
 class ExplainInputs(NamedTuple):

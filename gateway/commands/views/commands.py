@@ -150,7 +150,8 @@ VIEWS: Final[Mapping[str, CommandView]] = {
         {
             "--topic": {"required": True, "help": "the one that the client produces to"},
             "--user": {
-                "help": "default: a client that has not authenticated, and the bytes held back of any principal"
+                "help": "default: a client that has not authenticated, and the bytes held back of any principal; '':"
+                " clients whose principal is unknown"
             },
             "--client-id": {"help": "default: a client that gives none, and the bytes held back of any client id"},
             "--broker": {"type": int, "metavar": "N", "help": "default: all that lead a partition of the topic"},

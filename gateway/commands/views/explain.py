@@ -11,11 +11,12 @@ from policies.units import format_duration
 
 def describe_explanation(said: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
+    user, client_id = said["user"] or "unknown", said["client_id"] or "none"
     brokers = f"brokers {', '.join(map(str, said['brokers']))}" if said["brokers"] else "no broker known"
     lines = [
         said["summary"],
         "",
-        f"asked    topic {said['topic']}, user {said['user']}, client id {said['client_id'] or 'none'}, {brokers}",
+        f"asked    topic {said['topic']}, user {user}, client id {client_id}, {brokers}",
         f"storage  {said['storage']['text']}",
         *(f"note     {note}" for note in said["notes"]),
     ]

@@ -11,6 +11,7 @@ from gateway.listener_names import DEFAULT_LISTENER
 from gateway.tls.principal_rules import ANONYMOUS
 from policies import decision
 from policies.quotas.quota_limiters import NO_QUOTA_LIMIT
+from policies.usage import COUNTED_CHARS
 
 if TYPE_CHECKING:
     from gateway.data.shared.ledger import RowCounts
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from policies.quotas.quota_limiters import ConnectionQuotaLimit
 
 # A client's own name is cut to this many characters before anything is looked up or counted by it.
-MAX_CLIENT_ID = 256
-MAX_PRINCIPAL = 256  # where it is counted; quotas and groups go by all of it
+MAX_CLIENT_ID = COUNTED_CHARS
+MAX_PRINCIPAL = COUNTED_CHARS  # where it is counted; quotas and groups go by all of it
 
 
 class ConnectedClient:

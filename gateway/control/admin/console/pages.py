@@ -14,6 +14,7 @@ from gateway.http.admin_api import ApiError
 Values = dict[str, Any]
 Given = Mapping[str, str]  # the page's own query
 ROOT: Final = "/console/"
+UNKNOWN: Final = "unknown"  # the principal of clients whose name only brokers know: the user "" in the API
 MINUTE_RANGES: Final = (10, 30, 60)
 MAX_ROWS: Final = 200  # rows of a table
 MAX_SIDE_ROWS: Final = 8  # rows of one among others
@@ -97,12 +98,17 @@ async def load_clients(api: ApiClient, given: Given) -> Values:
 
 async def load_client(api: ApiClient, given: Given) -> Values:
     principal, client_id = _require_name(given, "principal"), given.get("client_id", "")
-    user = principal.partition(":")[2]
+    # "": of clients whose name only brokers know. Behind the bound of names all are "other", of whom nothing holds.
+    user = principal.partition(":")[2] if ":" in principal or principal == UNKNOWN else None
     found = (await api.get("/v1/clients", user=user, client_id=client_id))["clients"]
     shown = next((each for each in found if each["principal"] == principal), None)
     held = shown and shown["held"]
     topic_name = given.get("topic") or (held["topic"] if held else "")
-    explained = await api.get("/v1/explain", topic=topic_name, user=user, client_id=client_id) if topic_name else None
+    explained = (
+        await api.get("/v1/explain", topic=topic_name, user=user, client_id=client_id)
+        if user is not None and topic_name
+        else None
+    )
     return {
         "principal": principal,
         "user": user,
@@ -173,6 +179,8 @@ async def load_decisions(api: ApiClient, given: Given) -> Values:
 
 async def load_explanation(api: ApiClient, given: Given) -> Values:
     asked = {name: given.get(name) or None for name in ("topic", "user", "client_id", "broker")}
+    if given.get("principal") == UNKNOWN:  # an empty field of the form is nobody
+        asked["user"] = ""
     explained = await api.get("/v1/explain", **asked) if asked["topic"] else None
     return {"asked": {name: value or "" for name, value in asked.items()}, "explained": explained}
 

@@ -11,13 +11,24 @@ from typing import Annotated, Any, Final
 
 import trio
 from fastapi import Response
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from gateway.cli_support.suggest import name_hint
 from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_values import ValueEnd
+from policies.explain import principal_of
 from policies.limits.description import known_broker
 from policies.units import format_time, parse_size, parse_time
+from policies.usage import COUNTED_CHARS
 
 MAX_NAME: Final = 200
 
@@ -79,6 +90,18 @@ Until = Annotated[
 
 class Validation(RequestModel):
     validate_only: bool = False
+
+
+def _cut_name(name: str) -> str:
+    return name[:COUNTED_CHARS]
+
+
+CountedName = Annotated[str, AfterValidator(_cut_name)]  # a client's, as workers cut it before they use it
+
+
+def counted_principal(user: str | None) -> str | None:
+    """As what is counted has it; None: of any user. `user` "": see `principal_of`."""
+    return None if user is None else _cut_name(principal_of(user))
 
 
 # --- responses --------------------------------------------------------------------------------------------------------

@@ -227,6 +227,20 @@ async def test_names_of_strangers_stay_text(browser: Browser) -> None:
         assert loaded(answer.text).inline == []
 
 
+async def test_a_client_without_a_name_leads_to_what_holds_for_it(browser: Browser) -> None:
+    row = UsageRow(1, "clicks", "unknown", "app", "rejected", "topic-threshold", 15 * MB, 2, 2, 0)
+    browser.recent.add_interval(UsageInterval("b", 0, 4, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
+    client = await browser.get("/console/client", principal="unknown", client_id="app")
+    assert "Nothing of this client was rejected" not in client.text
+    places = {place for place in loaded(client.text).places if place.startswith("/console/explain?")}
+    assert places
+    for place in places:
+        explained = (await browser.get(place)).text
+        assert "user <bdi>unknown</bdi>" in explained
+        assert "Nothing of it in the last ten minutes" not in explained
+    assert (await browser.get("/console/client", principal="other", client_id="other")).status == 200
+
+
 async def test_from_the_overview_one_step_leads_to_limit_rate_and_reason(browser: Browser) -> None:
     overview = await browser.get("/console/")
     (place,) = {place for place in loaded(overview.text).places if "principal=User%3Aalice" in place}

@@ -15,6 +15,7 @@ from gateway import channel
 from gateway.channel import PROTOCOL, UsageInterval, UsageRow
 from gateway.control.admin.rest import guard
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
@@ -25,6 +26,7 @@ from policies.quotas.names import Entity, QuotaKey
 from policies.quotas.quota_limiters import QuotaRate
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
+from protocol.rewriting.identity import UNKNOWN_PRINCIPAL
 from tests.gateway.control.admin.rest_server import ALICE, BASE, JSON, MB, NOW_MS, Server, rates
 
 # --- paths ------------------------------------------------------------------------------------------------------------
@@ -601,6 +603,33 @@ async def test_traffic_is_explained(server: Server) -> None:
     _, said = await server.ask("GET", "/v1/explain", topic="clicks")
     assert said["user"] == "ANONYMOUS"
     assert len(said["held"]) == 2
+
+
+async def test_clients_whose_name_only_brokers_know_are_explained(server: Server) -> None:
+    """Those of GSSAPI and of delegation tokens. Their principal has no type, and no user is called so."""
+    row = UsageRow(1, "clicks", UNKNOWN_PRINCIPAL, "app", "rejected", "topic-threshold", 100, 1, 1, 500)
+    user = UsageRow(1, "clicks", "User:unknown", "app", "rejected", "topic-threshold", 200, 1, 1, 500)
+    server.recent.add_interval(interval(row, user), NOW_MS)
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="", client_id="app")
+    assert [(held["principal"], held["bytes"]) for held in said["held"]] == [(UNKNOWN_PRINCIPAL, 100)]
+    assert said["summary"].startswith("rejected now by topic-threshold on broker 1: ")
+    _, said = await server.ask("GET", "/v1/clients", user="")
+    assert [client["principal"] for client in said["clients"]] == [UNKNOWN_PRINCIPAL]
+    _, said = await server.ask("GET", "/v1/decisions", user="unknown")
+    assert [held["bytes"] for held in said["decisions"]] == [200]
+
+
+async def test_long_names_are_found_as_workers_cut_them(server: Server) -> None:
+    """Names of certificates are long where organisations are; quotas go by all of them, counts by their beginning."""
+    name, client_id = "CN=" + "x" * 400, "c" * 400
+    principal = f"User:{name}"[:MAX_PRINCIPAL]
+    row = UsageRow(1, "clicks", principal, client_id[:MAX_CLIENT_ID], "rejected", "topic-threshold", 100, 1, 1, 500)
+    server.recent.add_interval(interval(row), NOW_MS)
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks", user=name, client_id=client_id)
+    assert (said["user"], [held["bytes"] for held in said["held"]]) == (name, [100])
+    for path, rows in (("/v1/clients", "clients"), ("/v1/decisions", "decisions")):
+        _, said = await server.ask("GET", path, user=name, client_id=client_id)
+        assert len(said[rows]) == 1
 
 
 async def test_storage_internal_clients_and_quotas_at_work_are_part_of_it(server: Server) -> None:

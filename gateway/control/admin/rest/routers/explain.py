@@ -11,10 +11,12 @@ from pydantic import AliasPath, BaseModel, Field
 from gateway.control.admin.rest.dependencies import Facts, Gateway
 from gateway.control.admin.rest.models import (
     MAX_NAME,
+    CountedName,
     FiniteNumber,
     RequestModel,
     ShownFlow,
     ShownHeld,
+    counted_principal,
     respond_from_thread,
 )
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
@@ -26,8 +28,11 @@ topics_router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 class ExplainQuery(RequestModel):
     topic: str
-    user: str | None = Field(default=None, description="Without one: a client that has not authenticated.")
-    client_id: str | None = Field(default=None, description="Without one: a client that gives none.")
+    user: str | None = Field(
+        default=None,
+        description="Without one: a client that has not authenticated. Empty: clients of the principal `unknown`.",
+    )
+    client_id: CountedName | None = Field(default=None, description="Without one: a client that gives none.")
     broker: int | None = Field(default=None, ge=0, description="Without one: all that lead a part of the topic.")
 
 
@@ -154,8 +159,9 @@ async def explain_traffic(gateway: Gateway, facts: Facts, asked: Annotated[Expla
         asked.topic, explain.ANONYMOUS if asked.user is None else asked.user, asked.client_id or "", asked.broker
     )
     known = await facts.gather_for(subject)
-    principal = None if asked.user is None else subject.principal
-    held = gateway.recent.find_held(known.now_ms, asked.topic, principal, asked.client_id, asked.broker)
+    held = gateway.recent.find_held(
+        known.now_ms, asked.topic, counted_principal(asked.user), asked.client_id, asked.broker
+    )
 
     def make() -> dict[str, Any]:
         found, storage = explain.explain_traffic(subject, known, held), known.storage

@@ -15,6 +15,7 @@ from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester
 from gateway.control.admin.rest.models import (
     MAX_NAME,
     Alterations,
+    CountedName,
     RequestModel,
     Until,
     alterations_of,
@@ -97,7 +98,7 @@ class EffectiveQuery(RequestModel):
     """The client: a name, or the default, which asks for clients that have nothing of their own."""
 
     user: str | None = None
-    client_id: str | None = None
+    client_id: CountedName | None = None
     default_user: bool = False
     default_client_id: bool = False
     omit_overridden: bool = False

@@ -15,7 +15,7 @@ from gateway import channel, compiled
 from gateway.config.sections.fields import Host
 from gateway.control.admin.rest import problems
 from gateway.control.admin.rest.dependencies import Gateway, Requester
-from gateway.control.admin.rest.models import BrokerId, ShownFlow, ShownHeld
+from gateway.control.admin.rest.models import BrokerId, CountedName, ShownFlow, ShownHeld, counted_principal
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus
@@ -37,7 +37,7 @@ class ClientsQuery(_QueryModel):
     by: Literal["rate", "rejected", "delayed", "held"] = "rate"
     limit: int = Field(default=100, ge=1, le=10_000)
     user: str | None = None
-    client_id: str | None = None
+    client_id: CountedName | None = None
     held: bool = False
 
 
@@ -51,7 +51,7 @@ class DecisionsQuery(_QueryModel):
     limit: int = Field(default=100, ge=1, le=1000)
     topic: str | None = None
     user: str | None = None
-    client_id: str | None = None
+    client_id: CountedName | None = None
     outcome: str | None = None
 
 
@@ -59,8 +59,8 @@ class ConnectionsQuery(_QueryModel):
     """`principal`, `client_id`, `address` (without port): exactly these. `muted`: only connections that are."""
 
     limit: int = Field(default=100, ge=1, le=1000)
-    principal: str | None = None
-    client_id: str | None = None
+    principal: CountedName | None = None
+    client_id: CountedName | None = None
     address: Host | None = None
     broker: int | None = Field(default=None, ge=0, le=2**31 - 1)  # as the question to workers can hold
     muted: bool = False
@@ -282,14 +282,14 @@ async def get_peers(gateway: Gateway) -> FleetStatus:
 @router.get("/v1/clients", response_model=ShownClients)
 async def get_clients(gateway: Gateway, how: Annotated[ClientsQuery, Query()]) -> Any:
     """Clients that produce, or were held back lately, with the latest reason."""
-    now_ms = gateway.now_ms
+    now_ms, principal = gateway.now_ms, counted_principal(how.user)
     clients, others = gateway.recent.client_flows(now_ms), _peer_client_flows(gateway.peer_traffic())
     for name in others.keys() - clients.keys():
         clients[name] = TopicFlow(), None
     found = [
         (name, reduce(TopicFlow.combined_with, others.get(name, {}).values(), flow), held)
         for name, (flow, held) in clients.items()
-        if how.user in (None, name[0].partition(":")[2]) and how.client_id in (None, name[1])
+        if principal in (None, name[0]) and how.client_id in (None, name[1])
         if held is not None or not how.held
     ]
 
@@ -324,8 +324,8 @@ async def get_decisions(gateway: Gateway, how: Annotated[DecisionsQuery, Query()
     now_ms = gateway.now_ms
     found = [
         held
-        for held in gateway.recent.find_held(now_ms, how.topic, client_id=how.client_id)
-        if how.user in (None, held.principal.partition(":")[2]) and how.outcome in (None, held.outcome)
+        for held in gateway.recent.find_held(now_ms, how.topic, counted_principal(how.user), how.client_id)
+        if how.outcome in (None, held.outcome)
     ]
     return {"at_ms": now_ms, "total": len(found), "decisions": found[: how.limit]}
 
