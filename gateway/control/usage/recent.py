@@ -76,7 +76,7 @@ class RecentTraffic:
 
     def add_interval(self, interval: UsageInterval, now_ms: int) -> None:
         """One that was not added before. One that is older than the kept minutes, or from the future, is left out."""
-        if self._since_ms is None:
+        if self._since_ms is None or now_ms < self._since_ms:
             self._since_ms = now_ms
         self._forget_old(now_ms)
         number = interval.start_ms // SLOT_MS
@@ -214,11 +214,19 @@ class RecentTraffic:
         return slot.held[key]
 
     def _forget_old(self, now_ms: int) -> None:
+        """And what is of the future, which would be the latest until the clock is there again."""
         oldest = now_ms // SLOT_MS - self._keep
         while self._slots and self._slots[0].number <= oldest:
-            gone = self._slots.popleft()
-            self._held -= len(gone.held)
-            for key in gone.held:
-                self._runs[key][2] -= 1
-                if not self._runs[key][2]:
-                    del self._runs[key]
+            self._forget_slot(self._slots.popleft())
+        if self._slots and self._slots[-1].number > now_ms // SLOT_MS + 1:  # the clock was set back
+            while self._slots and self._slots[-1].number > now_ms // SLOT_MS + 1:
+                self._forget_slot(self._slots.pop())
+            for run in self._runs.values():
+                run[:2] = min(run[0], now_ms), min(run[1], now_ms)
+
+    def _forget_slot(self, gone: _RecentSlot) -> None:
+        self._held -= len(gone.held)
+        for key in gone.held:
+            self._runs[key][2] -= 1
+            if not self._runs[key][2]:
+                del self._runs[key]

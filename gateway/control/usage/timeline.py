@@ -68,7 +68,7 @@ class TrafficTimeline:
 
     def add_interval(self, interval: UsageInterval, now_ms: int) -> None:
         """One that was not added before. What is older than the ring, or from the future, is left out."""
-        if self.since_ms is None:
+        if self.since_ms is None or now_ms < self.since_ms:  # the clock may have been set back
             self.since_ms = now_ms
         start, end = interval.start_ms, max(interval.end_ms, interval.start_ms + 1)
         sums = _sum_interval(interval)

@@ -172,6 +172,23 @@ def test_clients_beyond_the_bound_are_one() -> None:
     assert found[OTHER, OTHER][0].accepted == pytest.approx(1.5 * found["User:a", "0"][0].accepted * 2)
 
 
+def test_a_clock_that_is_set_back_leaves_nothing_of_the_future() -> None:
+    """It would be what limits now, for as long as the clock was wrong."""
+    recent = RecentTraffic()
+    early = T0 - 3_600_000
+    add(recent, early, row("rejected", reason="early"), row("rejected", reason="both"))
+    add(recent, T0 - 3_540_000, row("rejected", reason="both"))
+    for reason in ("both", "late"):
+        add(recent, early + 300_000, row("rejected", reason=reason))
+    now_ms = early + 61_000
+    assert {each.reason for each in recent.find_held(now_ms)} == {"early", "both"}
+    assert all(max(each.since_ms, each.last_ms) <= now_ms for each in recent.find_held(now_ms))
+    add(recent, early + 65_000, row("rejected", reason="late"))
+    (late,) = (each for each in recent.find_held(early + 66_000) if each.reason == "late")
+    assert (late.since_ms, late.requests) == (early + 65_000, 1)
+    assert recent.size == 4
+
+
 def test_what_got_in_is_summed_by_topic_and_principal() -> None:
     recent = RecentTraffic(max_writers=2)
     add(recent, T0, row("accepted"), row("unacknowledged"), row("rejected"), row("accepted", principal="User:b"))

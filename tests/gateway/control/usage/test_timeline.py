@@ -50,6 +50,14 @@ def test_a_slot_is_shown_once_it_is_whole_and_not_before_counting_began() -> Non
     assert [(point.at_ms - T0) // SLOT_MS for point in timeline.list_points(T0 + 4 * SLOT_MS + LATE_MS, 2)] == [2, 3]
 
 
+def test_a_clock_that_is_set_back_does_not_empty_the_chart() -> None:
+    timeline = TrafficTimeline()
+    timeline.add_interval(interval(T0, row("accepted", 10)), T0)
+    back = T0 - 360 * SLOT_MS
+    timeline.add_interval(interval(back, row("accepted", 20)), back)
+    assert [(point.at_ms, point.accepted * S) for point in timeline.list_points(back + 2 * SLOT_MS)] == [(back, 20)]
+
+
 def test_a_long_interval_is_spread_over_its_slots() -> None:
     timeline = TrafficTimeline()
     timeline.add_interval(interval(T0, ms=1), T0)
