@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -199,10 +199,14 @@ class RateSeries(Collector):
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
             add("threshold_bytes_per_second", _limit_or_inf(broker.threshold))
             add("threshold_utilization_ratio", broker.limit_use.utilization)
+        shown: set[tuple[str, ...]] = set()  # labels: names of clients may differ in what those don't show
         for quota in rates.quotas[: self._max_clients]:
             where = "all" if quota.broker is None else broker_label(quota.broker)
             who = (one_line(name or "", LABEL_CHARS) for name in (quota.source, quota.user, quota.client_id))
-            names = [quota.key, *who, where]
+            names = (quota.key, *who, where)
+            if names in shown:
+                continue
+            shown.add(names)
             add = _make_adder(families, names, "client_quota")
             add("rate", quota.use.rate)
             add("limit", _limit_or_inf(quota.use.limit))
@@ -259,7 +263,7 @@ class RateSeries(Collector):
                 add(f"fleet_rate_{unit}_per_second", fleet.scaled_by(group.factor).combined_rate(use.rate))
 
 
-def _make_adder(families: dict[str, GaugeMetricFamily], labels: list[str], prefix: str) -> Any:
+def _make_adder(families: dict[str, GaugeMetricFamily], labels: Sequence[str], prefix: str) -> Any:
     def add(name: str, value: float) -> None:
         families[f"{prefix}_{name}"].add_metric(labels, value)
 

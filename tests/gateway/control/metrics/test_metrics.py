@@ -311,6 +311,17 @@ def test_requests_are_counted_by_api_and_produce_is_the_rest() -> None:
     assert len(apis) <= int(LABELS["api"].most)
 
 
+def test_names_that_are_one_label_are_one_series() -> None:
+    """Clients choose their ids, and of two samples of one series Prometheus complains in an alert of its own."""
+    metrics = GatewayMetrics()
+    quotas = [QuotaRate("producer_byte_rate", "{client-id=<default>}", None, name, None, LimitUse(rate, 9.0), 9.0)
+              for rate, name in ((8.0, "app\n"), (7.0, "app"), (6.0, "x" * 300), (5.0, "x" * 299))]  # fmt: skip
+    metrics.set_rates(WorkerRates((), quotas=tuple(quotas)))
+    text = b"".join(metrics.render_text()).decode()
+    lines = [line for line in text.splitlines() if line.startswith("produce_gateway_client_quota_rate{")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["8.0", "6.0"]  # of the busiest
+
+
 def test_the_utilization_of_a_quota_is_that_of_kip_1373() -> None:
     metrics = GatewayMetrics()
     quotas = [QuotaRate("producer_byte_rate", name, name, None, None, LimitUse(300.0, limit), limit) for name, limit in
