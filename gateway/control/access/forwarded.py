@@ -29,19 +29,30 @@ def client_address(peer: str, headers: Iterable[tuple[bytes, bytes]], proxies: N
 
     Without a field that can be read, the last proxy on the way that is known.
     """
+    return _find_client(peer, headers, proxies)[0]
+
+
+def hides_client(peer: str, headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> bool:
+    """Whether a proxy has a client that is not known, as it wrote no address of it (`unknown`, one with a zone): then
+    what `client_address` gives is only the proxy's. Arguments: as there.
+    """
+    return _find_client(peer, headers, proxies)[1]
+
+
+def _find_client(peer: str, headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> tuple[str, bool]:
     known = _parse_address(peer) if proxies else None
     if known is None or not _is_in(known, proxies):
-        return peer
+        return peer, False
     fields = b",".join(value for name, value in headers if name == _FIELD).decode("latin-1")
     for entry in reversed(fields.rsplit(",", MAX_PROXIES)[-MAX_PROXIES:]):
         match = _ENTRY.fullmatch(entry.strip(" \t"))
         found = None if match is None else _parse_address(match[1] or match[2] or match[3])
         if found is None:
-            break
+            return str(known), bool(fields)
         known = found
         if not _is_in(found, proxies):
             break
-    return str(known)
+    return str(known), False
 
 
 def _parse_address(text: str) -> _Address | None:

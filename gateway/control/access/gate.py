@@ -21,7 +21,7 @@ from gateway.access_tokens.roles import AccessRole
 from gateway.access_tokens.tokens import TokenHolder, hash_token
 from gateway.control.access.caller import CALLER_KEY, UNKNOWN_CALLER, AdminCaller, AuthMethod, caller_of
 from gateway.control.access.failures import FailedAttempts, retry_after
-from gateway.control.access.forwarded import client_address
+from gateway.control.access.forwarded import client_address, hides_client
 from gateway.control.access.holders import CredentialHolders, NoPrincipal
 from gateway.control.access.origin import is_foreign_page, states_origin
 from gateway.control.access.rules import ACCESS_TABLE, LOGIN_PATH, READ_METHODS, AccessRule, AccessRules
@@ -161,7 +161,8 @@ class AccessGate:
         peer = _client_host(scope)
         if not self.holders.has_credentials:
             # A proxy on this machine doesn't make others' requests this machine's.
-            here = _is_local(peer) and _is_local(scope.get(_PROXY_KEY, peer))
+            proxy = scope.get(_PROXY_KEY, peer)
+            here = _is_local(peer) and _is_local(proxy) and not hides_client(proxy, scope["headers"], self._proxies)
             return AdminCaller("", AccessRole.ADMIN, here, "machine" if here else "open")
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given.strip():

@@ -349,7 +349,10 @@ async def test_without_credentials_a_client_behind_a_proxy_on_this_machine_is_no
     port.configure(proxies=(ipaddress.ip_network("127.0.0.1"), *PROXIES))
     port.up()
     groups = ("GET", "/admin/v2/resourcegroup")
-    for field, expected in (("203.0.113.9", 403), ("127.0.0.1, 203.0.113.9", 403), ("127.0.0.1", 200)):
+    for field, expected in (
+        ("203.0.113.9", 403), ("127.0.0.1, 203.0.113.9", 403), ("127.0.0.1", 200), ("unknown", 403),
+        ("127.0.0.1, fe80::1%eth0", 403), ("_hidden, 127.0.0.1", 403),
+    ):  # fmt: skip
         assert await status(port, *groups, {**JSON, "X-Forwarded-For": field}) == expected
     port.peer = INGRESS
     assert await status(port, *groups, {**JSON, "X-Forwarded-For": "127.0.0.1"}) == 403
