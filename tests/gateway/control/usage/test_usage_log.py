@@ -36,6 +36,7 @@ from gateway.control.usage.usage_log import (
     UsageSpool,
 )
 from gateway.embedded import EmbeddedCluster
+from gateway.kafka.internal_topic import InternalTopic
 from policies import usage
 from policies.record_digests import find_digest, is_changed
 from tests.background import until
@@ -617,7 +618,7 @@ def test_a_producer_that_has_failed_for_good_is_replaced(
                 self._waiting.pop()(None, None)
 
     monkeypatch.setattr(module, "Producer", FailingProducer)
-    monkeypatch.setattr(module.InternalTopic, "ensure_topic", lambda _: "")
+    monkeypatch.setattr(InternalTopic, "ensure_topic", lambda _: "")
     publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1"}, "u", 1, 1, GatewayMetrics())
     with pytest.raises(module.PublishError, match="topic u: no right"):
         publisher.publish_batch()
