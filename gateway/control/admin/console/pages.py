@@ -35,8 +35,7 @@ class ConsolePage(NamedTuple):
 
 
 async def load_overview(api: ApiClient, given: Given) -> Values:
-    minutes = int(given["minutes"]) if given.get("minutes", "").isdigit() else MINUTE_RANGES[0]
-    minutes = minutes if minutes in MINUTE_RANGES else MINUTE_RANGES[0]
+    minutes = next((each for each in MINUTE_RANGES if str(each) == given.get("minutes")), MINUTE_RANGES[0])
     traffic = await api.get("/v1/traffic")
     points, step_ms = traffic["points"], traffic["step_ms"]
     end_ms = points[-1]["at_ms"] + step_ms if points else traffic["at_ms"]

@@ -227,6 +227,17 @@ async def test_names_of_strangers_stay_text(browser: Browser) -> None:
         assert loaded(answer.text).inline == []
 
 
+@pytest.mark.parametrize(
+    "minutes", ["²", "9" * 5000, "-10", "", "11"], ids=["no digit", "long", "negative", "none", "another"]
+)
+async def test_a_range_that_is_not_offered_is_the_usual_one(browser: Browser, minutes: str) -> None:
+    usual = (await browser.get("/console/")).text
+    assert (await browser.get("/console/", minutes=minutes)).text.count("The last 10 minutes") == usual.count(
+        "The last 10 minutes"
+    )
+    assert "The last 60 minutes" in (await browser.get("/console/", minutes="60")).text
+
+
 async def test_a_client_without_a_name_leads_to_what_holds_for_it(browser: Browser) -> None:
     row = UsageRow(1, "clicks", "unknown", "app", "rejected", "topic-threshold", 15 * MB, 2, 2, 0)
     browser.recent.add_interval(UsageInterval("b", 0, 4, NOW_MS - 8_000, NOW_MS - 7_000, (row,)), NOW_MS)
