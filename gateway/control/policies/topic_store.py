@@ -202,6 +202,7 @@ class TopicStore:
                 if time.monotonic() + pause > deadline:
                     why = f"topic {self._topic.name} can't be written: {reason}"
                     if written is not None:
+                        self._own_token = ""  # nobody else will log it, if it is there
                         raise InDoubtError(f"{why}; if it was written all the same, it will show") from reason
                     raise StoreError(why) from reason
                 time.sleep(random.uniform(0, pause))  # noqa: S311  (no secret): two who fence each other must part

@@ -1,17 +1,22 @@
-# The store's view of its topic where reading is forbidden for a time, with a consumer that says what librdkafka's does
-# against a real broker: the error once, and the end once, each again only for a new assignment. All else is in
-# tests/integration/fleet/test_policy_store.py.
+# The store where reading is forbidden for a time, and where nobody knows whether a change was made. The consumer says
+# what librdkafka's does against a real broker: an error once, and the end once, each again only for a new assignment.
+# All else is in tests/integration/fleet/test_policy_store.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from gateway.control.policies import topic_store
+from gateway.control.policies.store import InDoubtError
 from gateway.control.policies.topic_store import TopicStore
+from gateway.control.policies.transactions import RetryableFailure
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent
+from policies.definitions.policy_records import ChangeSource, PolicyRecord
+from policies.definitions.policy_values import PolicyKey, PolicyOperation
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 DENIED = "topic policies can't be read: denied"
@@ -36,7 +41,7 @@ class Reader:
     def __init__(self) -> None:
         self.may_read = True
         self.assigned: list[int] = []
-        self.said: list[Event] = []
+        self.said: list[Event | Mock] = []
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.append(partitions[0].offset)
@@ -46,7 +51,7 @@ class Reader:
         end, denied = KafkaError._PARTITION_EOF, KafkaError.TOPIC_AUTHORIZATION_FAILED
         self.said.append(Event(end) if self.may_read else Event(denied, "denied"))
 
-    def poll(self, timeout_s: float) -> Event | None:
+    def poll(self, timeout_s: float) -> Event | Mock | None:
         return self.said.pop(0) if self.said else None
 
 
@@ -81,3 +86,28 @@ def test_once_reading_is_allowed_again_changes_are_though_nobody_else_writes(
     looks = len(reader.assigned)
     store.poll_changes(0)
     assert len(reader.assigned) == looks
+
+
+def test_a_change_that_shows_after_all_is_logged(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose_answer(records: Iterable[PolicyRecord], deadline: float) -> None:
+        for offset, record in enumerate(records):
+            said = {"error": None, "key": record.key, "value": record.value, "headers": None, "offset": offset}
+            reader.said.append(Mock(**{name: Mock(return_value=value) for name, value in said.items()}))
+        raise RetryableFailure("no answer")
+
+    monkeypatch.setattr(topic_store, "PolicyTransactions", lambda *_: Mock(commit=lose_answer))
+    monkeypatch.setattr(topic_store, "WRITE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(TopicStore, "_catch_up", lambda *_: None)
+    caplog.set_level("INFO")
+    store = TopicStore(SERVERS, "policies", {})
+    store.poll_changes(0)
+    views = PolicyKey.of_topic("views")
+    with pytest.raises(InDoubtError):
+        store.write_change(
+            lambda policies: policies.alter_policies([PolicyOperation(views, 1)]), ChangeSource("User:alice", "kafka")
+        )
+    store.poll_changes(0)
+    assert store.policies.changes == {views: 1}
+    assert caplog.messages[-1] == "policies: version 1, 1 values, by User:alice (kafka)"
