@@ -168,6 +168,7 @@ class PolicyService:
         self._warned_reserved: frozenset[str] = frozenset()
         self._overcommitted: Mapping[str, CommittedTotal] = {}
         self.loaded = trio.Event()
+        self._loads_until = -math.inf  # trio's clock
 
     @property
     def policies(self) -> PolicySet:
@@ -191,6 +192,7 @@ class PolicyService:
 
     async def run(self) -> None:
         """Follow the store and make changes, until cancelled."""
+        self._loads_until = trio.current_time() + LOADING_TIMEOUT_S
         try:
             while True:
                 self._announce_changes()
@@ -213,6 +215,12 @@ class PolicyService:
                 request.done.set()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._store.close)
+
+    async def await_loaded(self) -> None:
+        """Return once all that was kept is known, or LOADING_TIMEOUT_S after the start."""
+        if not self.loaded.is_set():
+            with trio.move_on_at(self._loads_until):
+                await self.loaded.wait()
 
     def _seconds_to_end(self) -> float:
         """Seconds until a value has to be reverted."""

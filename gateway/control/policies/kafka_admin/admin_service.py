@@ -148,6 +148,8 @@ class KafkaAdmin:
     async def _answer_step(self, ask: AdminQuery) -> AdminAnswer:
         size = len(ask.request) + len(ask.answer)
         memo = decode_memo(ask.memo) if ask.memo else None
+        # Before, only the file's would be described, and who writes back what it reads would delete all others.
+        await self._policies.await_loaded()
         policies, percent = self._policies.policies, self.quotas_percent
         turn = await self._call_by_size(size, _read_request, ask.request, policies, percent, memo is not None)
         if turn is None:

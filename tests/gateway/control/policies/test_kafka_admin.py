@@ -13,11 +13,13 @@ import pytest
 import trio
 import trio.testing
 from pytest_trio import trio_fixture
+from trio.testing import MockClock
 
 from gateway.channel import AdminAnswer, AdminQuery
 from gateway.control.policies.kafka_admin import admin_service as kafka_admin
 from gateway.control.policies.kafka_admin.admin_configs import FEW_RESOURCES
 from gateway.control.policies.kafka_admin.admin_service import LATE_S, KafkaAdmin, managed_apis
+from gateway.control.policies.service import LOADING_TIMEOUT_S
 from gateway.control.policies.store import Decide, InDoubtError, StoreError, WrittenChange
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import (
@@ -1107,6 +1109,36 @@ async def test_an_answer_that_can_not_be_read_and_a_bug_are_errors_of_their_own(
         assert codes(found) == [(-1, c.TOPIC, "a")]
     assert "internal error (kafka_admin), which ends the request of peer" in caplog.text
     assert stage.changes == {}
+
+
+async def test_what_was_kept_is_waited_for_but_not_for_ever(
+    nursery: trio.Nursery, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """As after a restart of control."""
+    rate = PolicyKey.of_quota(Entity("bob"), QuotaKey.parse("producer_byte_rate"))
+    stage = Stage(tmp_path, BASE)
+    stage.store.is_loaded = False
+    nursery.start_soon(stage.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    async def load() -> None:
+        await trio.sleep(1)
+        stage.store.policies = stage.store.policies.alter_policies([PolicyOperation(rate, 5.0)])
+        stage.store.is_loaded = True
+        stage.service._wake.set()
+
+    nursery.start_soon(load)
+    said = await stage.ask(q.DESCRIBE_CLIENT_QUOTAS, q.DescribeClientQuotasRequest((), False))
+    assert said is not None
+    assert [values for _, values in said.entries] == [(q.QuotaValue("producer_byte_rate", 5.0),)]
+    away = Stage(tmp_path / "away", BASE)
+    away.store.is_loaded = False
+    nursery.start_soon(away.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    for waits_s in (LOADING_TIMEOUT_S, 0):
+        began = trio.current_time()
+        assert await away.create(new("a", None)) == []
+        assert trio.current_time() - began == pytest.approx(waits_s)
 
 
 async def test_a_request_that_has_begun_is_not_sent_again_where_nothing_of_ours_is_left(stage: Stage) -> None:
