@@ -210,6 +210,8 @@ class PolicyService:
                     self._wake = trio.Event()
                     with trio.move_on_after(min(left_s, CLOCK_CHECK_S)):
                         await self._wake.wait()
+                    if self._store.problem:
+                        await trio.to_thread.run_sync(self._poll_store, abandon_on_cancel=True)
         finally:
             for request in self._queue:
                 request.done.set()

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -206,7 +207,11 @@ class FileStore:
         self.history: Sequence[PastChange] = tuple(self._past)
 
     def poll_changes(self, timeout_s: float) -> None:
-        """No other gateway writes here."""
+        """No other gateway writes here; but after a failure there may be room again, which only a line shows."""
+        if self.problem:
+            with suppress(OSError):
+                self._append_records([])
+                self.problem = ""
 
     def write_change(self, decide: Decide, source: ChangeSource) -> WrittenChange:
         before = self.policies

@@ -21,6 +21,7 @@ from trio.testing import MockClock
 
 from gateway.control.facts import ClusterState, PublishedCluster
 from gateway.control.policies.service import (
+    CLOCK_CHECK_S,
     LOADING_TIMEOUT_S,
     ChangeResult,
     watched_topics,
@@ -823,6 +824,29 @@ def test_a_full_disk_refuses_changes_and_leaves_no_half_line(path: Path) -> None
         put(store, PolicyOperation(VIEWS, 3))
         assert store.problem == ""
     assert reopened(path).topic_thresholds()["views"] == 3
+
+
+async def test_a_disk_that_has_room_again_lets_changes_be_tried_out_again(
+    gateway: Gateway, path: Path, mock_clock: MockClock
+) -> None:
+    """As the console does first."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="File too large"):
+            await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE)
+        mock_clock.jump(CLOCK_CHECK_S)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(StoreError, match="File too large"):
+            await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE, validate_only=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    mock_clock.jump(CLOCK_CHECK_S)
+    await until(lambda: not gateway.service.problem)
+    assert (await gateway.service.alter_policies([PolicyOperation(VIEWS, 1)], ALICE, validate_only=True)).changes
+    await gateway.set({VIEWS: 1})
+    gateway.store.close()
+    assert reopened(path).changes == {VIEWS: 1}
 
 
 # --- a store that is away ---------------------------------------------------------------------------------------------
