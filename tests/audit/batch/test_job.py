@@ -27,6 +27,7 @@ from tests.audit.records import START, Row, changed, interval, lost, summed, tru
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gateway.audit.batch.query import CountedRecords
     from gateway.embedded import EmbeddedCluster
 
 TOPIC = "audit-usage"
@@ -204,17 +205,17 @@ def test_a_spool_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -
         engine.spool(str(tmp_path / "nowhere"))
 
 
-def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(engine: Engine, tmp_path: Path) -> None:
+def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(
+    records: Callable[[Sequence[str | None]], CountedRecords],
+) -> None:
     # 0 | gap 1-2 | 3 4 | gap 5-6 | 7, conflicting 4, and a worker that died in the fourth second
     lines = [line for seq in (0, 3, 4, 7) for line in interval(seq)]
     lines += [changed(interval(4)[0], parts=2), *interval(0, boot="b2"), lost(0, boot="b2", now_ms=START + 4000)]
-    path = tmp_path / "any.name"
-    path.write_text("\n".join(lines) + "\n")
-    source = engine.spool(str(path))
+    read = records(lines)
 
     def ask(from_s: int | None, to_s: int | None) -> tuple[int, list[int], list[str]]:
         start, end = (None if at is None else START + 1000 * at for at in (from_s, to_s))
-        report = engine.audit([source], AuditQuery((), None, start, end))
+        report = answer_query(read, AuditQuery((), None, start, end))
         trust = report.integrity
         assert trust.conflicts == 1
         assert not trust.complete

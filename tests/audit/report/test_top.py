@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.audit import cli
-from gateway.audit.batch import dropped, tables, transforms
-from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit.batch import dropped, tables
+from gateway.audit.batch.job import AuditQuery, LogIntegrity
 from gateway.audit.batch.query import DROPPED
 from gateway.audit.report import top, top_command
 from gateway.audit.report.top import RankingOptions, UsageRanking
@@ -20,17 +20,15 @@ from policies import usage
 from tests.audit.records import START, Row, as_json, interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from gateway.audit.batch.query import CountedRecords
 
-    Make = Callable[[Sequence[str | None]], DataFrame]
+    Make = Callable[[Sequence[str | None]], CountedRecords]
 
 TRUST: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
 
 
-def _records(unique: Make, rows: Sequence[Row]) -> AuditRecords:
-    lines = [line for seq in range(0, len(rows), 5) for line in interval(seq, rows[seq : seq + 5])]
-    found = unique(lines)
-    return AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": len(lines)})
+def _lines(rows: Sequence[Row]) -> list[str | None]:
+    return [line for at in range(0, len(rows), 5) for line in interval(at // 5, rows[at : at + 5])]
 
 
 def _rows(chance: random.Random) -> list[Row]:
@@ -64,11 +62,11 @@ def test_the_choices_are_sums_that_exist() -> None:
     assert set(top_command.RANKED_SUMS) - {DROPPED} <= set(schema.SUMS)
 
 
-def test_the_largest_come_first(unique: Make) -> None:
+def test_the_largest_come_first(records: Make) -> None:
     rows = _rows(random.Random(1))
-    records = _records(unique, rows)
+    read = records(_lines(rows))
     for what in (DROPPED, "delayed"):
-        found = top.rank_groups(records, RankingOptions(AuditQuery(("client_id",)), what, 4))
+        found = top.rank_groups(read, RankingOptions(AuditQuery(("client_id",)), what, 4))
         sums = {name: value for name, value in _truth(rows, what).items() if value}
         best = sorted(sums, key=lambda name: (-sums[name], name))[:4]
         assert [row["client_id"] for row in found.rows] == best
@@ -80,29 +78,27 @@ def test_the_largest_come_first(unique: Make) -> None:
         assert found.totals["offered_bytes"] == sum(_truth(rows, "offered").values())
 
 
-def test_each_window_has_a_top_of_its_own(unique: Make) -> None:
+def test_each_window_has_a_top_of_its_own(records: Make) -> None:
     # Five rows a second: of each second the largest two, the equal ones by their names.
     rows = [
         Row(client_id=name, bytes=size) for name, size in zip("abcdeabcde", [5, 9, 9, 1, 0, 7, 0, 0, 8, 0], strict=True)
     ]
-    lines = [line for i in (0, 1) for line in interval(i, rows[5 * i : 5 * i + 5])]
-    found = unique(lines)
-    records = AuditRecords(transforms.explode_rows(found), found, [], TRUST | {"records": 2})
-    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("client_id",), 1000), "accepted", 2))
+    asked = RankingOptions(AuditQuery(("client_id",), 1000), "accepted", 2)
+    ranking = top.rank_groups(records(_lines(rows)), asked)
     seen = [(row[schema.WINDOW_COLUMN] - START, row["client_id"], row["accepted_bytes"]) for row in ranking.rows]
     assert seen == [(0, "b", 9), (0, "c", 9), (1000, "d", 8), (1000, "a", 7)]
     assert ranking.groups == 6
     assert [row["rank"] for row in as_json(top.ranking_answer(ranking))["rows"]] == [1, 2, 1, 2]
 
 
-def test_by_reason_each_refusal_is_charged_where_it_came_first(unique: Make) -> None:
+def test_by_reason_each_refusal_is_charged_where_it_came_first(records: Make) -> None:
     # One batch: rejected for one reason, again for another, then taken.
     chain = [
         Row(outcome="rejected", reason="fence", repeats=0),
         Row(outcome="rejected", reason="client-quota", repeats=100),
     ]
-    records = _records(unique, [*chain, Row(repeats=100)])
-    ranking = top.rank_groups(records, RankingOptions(AuditQuery(("reason",)), DROPPED, 5))
+    read = records(_lines([*chain, Row(repeats=100)]))
+    ranking = top.rank_groups(read, RankingOptions(AuditQuery(("reason",)), DROPPED, 5))
     assert [row["reason"] for row in ranking.rows] == ["fence"]
     answer = as_json(top.ranking_answer(ranking))
     assert (answer["rows"][0][dropped.BYTES_FIELD], answer["rows"][0][dropped.UPPER_BOUND_FIELD]) == (100, True)
