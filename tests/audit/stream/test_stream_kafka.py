@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditError, AuditQuery
+from gateway.audit.batch.query import answer_query
+from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import command as commands
 from gateway.audit.stream import stream
 from gateway.audit.stream.metrics import PREFIX, StreamMetrics
@@ -120,7 +122,7 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     with pytest.raises(AuditError, match=r"^records of stream-again are gone that had not been read[^\n]*--checkpoint"):
         run("one")
     assert run("two")["intervals"] == 1
-    gaps = job.audit_tables(tables, AuditQuery()).integrity.gaps
+    gaps = answer_query(LocalTables(str(tmp_path / "t")), AuditQuery()).integrity.gaps
     assert [(gap["first_seq"], gap["missing"]) for gap in gaps] == [(3, 2)]
 
     # Made again, and longer than before: the offsets alone would fit.
@@ -131,7 +133,7 @@ def test_a_stream_that_can_not_go_on_says_why_and_a_new_checkpoint_goes_on(
     assert run("three") | {"records": 0} == {
         "records": 0, "usage": 8, "intervals": 8, "duplicates": 2, "malformed": 0
     }  # fmt: skip
-    report = job.audit_tables(tables, AuditQuery())
+    report = answer_query(LocalTables(str(tmp_path / "t")), AuditQuery())
     assert (report.rows[0]["offered_bytes"], report.integrity.gaps) == (1200, [])
 
     # The tables were thrown away, and the checkpoint was not.
