@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-from pyspark.sql.types import StructType
 
 from gateway.audit import store
 from gateway.audit.batch import job, transforms
@@ -193,7 +192,7 @@ def _check(tables: AuditTables, found: Sequence[Found]) -> None:
     assert reduce(DataFrame.unionByName, views).count() == len(found)
 
 
-def test_the_tables_answer_what_the_topic_answers(full: AuditTables, found: list[Found], spark: SparkSession) -> None:
+def test_the_tables_answer_what_the_topic_answers(full: AuditTables, found: list[Found]) -> None:
     direct = answer_query(LocalRecords([LineSource([line for _, _, line in found])]), QUESTION)
     answer = _ask(full, QUESTION)
     assert answer.rows == direct.rows
@@ -206,14 +205,6 @@ def test_the_tables_answer_what_the_topic_answers(full: AuditTables, found: list
     there = answer_query(LocalRecords([LineSource(LINES)]), bounds)
     assert _ask(full, bounds).rows == there.rows
     assert len(there.rows) == 2
-
-    former = [field for field in layout.DERIVED_SCHEMAS["lives"] if field.name != "final_seq"]
-    spark.createDataFrame([], StructType(former)).write.format("delta").save(f"{full.root}/lives")
-    update.update_rollups(full)
-    gaps = [row.asDict() for row in full.read_table("gaps").drop("as_of_ms").collect()]
-    assert gaps == direct.integrity.gaps
-    lives = {row["boot"]: (row["state"], row["final_seq"]) for row in full.read_table("lives").collect()}
-    assert lives == {"b1": ("final", 12), "b2": ("lost", None)}
     assert {path.name for path in _root(full).glob("records/date=*")} == {
         "date=2025-11-20",
         "date=2025-11-21",
