@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from policies.decision import ClientPatience, RequestLimit, strictest_verdict
 from policies.engine import PolicyEngine
+from policies.fleet.page import SharedPage
 from policies.groups.group_limiters import GroupLimit
 from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import OTHER_TOPICS, BrokerMeters
@@ -39,11 +40,12 @@ def rejecting(total: float | None = 20_000_000, **topics: float) -> PolicyEngine
     return made
 
 
-def delaying(gateways: int) -> PolicyEngine:
-    """One of several gateways, with thresholds that delay: 100 kB/s, of which two topics have half each."""
-    engine = PolicyEngine(0.0)
+def delaying(gateways: int = 2, each: float = 50_000.0, page: SharedPage | None = None) -> PolicyEngine:
+    """A worker of one of so many gateways, with thresholds that delay: 100 kB/s, of which two topics have `each`."""
+    engine = PolicyEngine(0.0, page=page)
     engine.fleet.update_grants({}, gateways, 2.0, 0.0)
-    engine.set_thresholds(100_000.0, {"a": 50_000.0, "b": 50_000.0}, on_exceed="delay")
+    engine.set_peer_traffic({}, gateways)
+    engine.set_thresholds(100_000.0, {"a": each, "b": each}, on_exceed="delay")
     engine.set_listed_topics(1, ["a", "b", "new"])
     return engine
 

@@ -7,14 +7,13 @@ import pytest
 from policies.engine import PolicyEngine
 from policies.fleet import page as page_module
 from policies.fleet.keys import total_key
-from policies.fleet.page import SharedPage
 from policies.fleet.shares import ShareGrant
 from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from policies.thresholds.pacing import ThresholdPacer
 from policies.verdict import DELAY, STORAGE_THROTTLE
-from tests.policies.asking import Request, decide, present, record, rejection, storage
+from tests.policies.asking import Request, decide, delaying, present, record, rejection, storage
 from tests.policies.fleet.pages import pages
 from tests.policies.thresholds.pacing_play import Connection, Loop
 
@@ -79,16 +78,6 @@ def test_a_threshold_says_by_which_sum_it_decides() -> None:
     assert (broker.rate, topic.rate) == (400.0, 400.0), "our own"
     assert topic.limit_use == LimitUse(600.0, 500.0)
     assert topic.limit_use.utilization == 1.2
-
-
-def delaying(gateways: int = 2, each: float = 50_000.0, page: SharedPage | None = None) -> PolicyEngine:
-    """In a fleet of so many gateways, one of whose workers this is."""
-    engine = PolicyEngine(0.0, page=page)
-    engine.fleet.update_grants({}, gateways, 2.0, 0.0)
-    engine.set_peer_traffic({}, gateways)
-    engine.set_thresholds(100_000.0, {"a": each, "b": each}, on_exceed="delay")
-    engine.set_listed_topics(1, ["a", "b", "new"])
-    return engine
 
 
 def test_when_thresholds_delay_our_part_of_the_total_holds() -> None:

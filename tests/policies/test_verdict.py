@@ -76,14 +76,6 @@ def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
     assert not needs_whole_request("", 44)  # which they don't retry: nothing comes again
 
 
-def test_the_text_says_limit_observed_rate_and_when_to_retry() -> None:
-    verdict = over_threshold("clicks", 1, 3200, (6.1e6, 5e6), (21.3e6, 20e6))
-    assert verdict.text == (
-        "topic clicks is over its threshold: 6.1 MB/s of 5.0 MB/s (1-minute EWMA), broker 1 total 21.3 MB/s of"
-        " 20.0 MB/s; retry in 3.2 s"
-    )
-
-
 def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
     assert "5.01 MB/s of 5.00 MB/s" in over_threshold("clicks", 1, 1, (5.01e6, 5e6), (2.0, 1.0)).text
 

@@ -33,15 +33,21 @@ from policies.definitions.policy_values import (
     ValueEnd,
 )
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from policies.thresholds.values import TOTAL_OUT_KEY
+from tests.policies.definitions.policy_play import (
+    ALICE_RATE,
+    AT,
+    BOB_RATE,
+    CLICKS,
+    HOUR,
+    MB,
+    ORDERS,
+    PRODUCE,
+    TOTAL,
+    TOTAL_2,
+    TOTAL_OUT,
+    VIEWS,
+)
 
-MB = 10**6
-AT = 1_700_000_000_000  # now
-HOUR = 3_600_000
-CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
-TOTAL, TOTAL_2, TOTAL_OUT = PolicyKey.of_broker(), PolicyKey.of_broker(2), PolicyKey.of_broker(key=TOTAL_OUT_KEY)
-PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
-ALICE_RATE, BOB_RATE = (PolicyKey.of_quota(Entity(user), PRODUCE) for user in ("alice", "bob"))
 PERCENT = PolicyKey.of_quota(Entity("alice"), QuotaKey("request_percentage", "percent"))
 BASE = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB, ALICE_RATE: 1000.0}
 keys = st.sampled_from(

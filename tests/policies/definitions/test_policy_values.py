@@ -14,15 +14,18 @@ from policies.definitions.policy_values import (
     check_value,
     value_text,
 )
-from policies.quotas.names import Entity, QuotaKey
+from policies.quotas.names import QuotaKey
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY
-
-CLICKS, VIEWS = PolicyKey.of_topic("clicks"), PolicyKey.of_topic("views")
-TOTAL, TOTAL_2 = PolicyKey.of_broker(), PolicyKey.of_broker(2)
-ALICE = Entity("alice")
-PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
-ALICE_RATE = PolicyKey.of_quota(ALICE, PRODUCE)
-ALICE_SHARES = PolicyKey.of_quota(ALICE, QuotaKey("producer_byte_rate", "shares"))
+from tests.policies.definitions.policy_play import (
+    ALICE,
+    ALICE_RATE,
+    ALICE_SHARES,
+    CLICKS,
+    PRODUCE,
+    TOTAL,
+    TOTAL_2,
+    VIEWS,
+)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
+from tests.policies.explain.explain_play import MB, NOW_MS
 
-MB = 10**6
-NOW_MS = 1_700_000_000_000
 GOLD = PolicyKey.of_group("gold")
 GOLD_BYTES, GOLD_MSGS = PolicyKey.of_group("gold", PUBLISH_BYTES), PolicyKey.of_group("gold", PUBLISH_MSGS)
 ACME, ORDERS = PolicyKey.of_tenant("acme"), PolicyKey.of_namespace("acme", "orders")

@@ -203,8 +203,8 @@ class Gateway(ShareAllocator):
         super().__init__(self.book)
         self.uses: dict[str, LimitDemand] = {}
 
-    def hear(self, peer: str, uses: dict[str, LimitDemand], *, whole: bool = False) -> None:
-        self.mark_peers_changed(self.book.hear(peer, uses, whole=whole))
+    def hear(self, peer: str, uses: dict[str, LimitDemand]) -> None:
+        self.mark_peers_changed(self.book.hear(peer, uses))
 
     def lose(self, peer: str) -> None:
         self.book.lose(peer)
@@ -465,14 +465,6 @@ def test_an_idle_entry_takes_a_peer_out_of_that_limit() -> None:
     assert dealt(made) == 100
 
 
-def test_a_key_that_a_whole_report_leaves_out_is_idle() -> None:
-    made = fleet(a=wants())
-    made.hear("peer", {"k": wants(50), "x": LimitDemand(1)})
-    dealt(made)
-    made.hear("peer", {"x": LimitDemand(1)}, whole=True)
-    assert dealt(made) == 100
-
-
 def test_a_peer_that_said_goodbye_is_forgotten_at_once() -> None:
     made = fleet(peer=wants(50), a=wants())
     dealt(made)
@@ -506,14 +498,6 @@ def test_a_gateway_counts_itself_as_others_do() -> None:
     assert dealt(made) is None
     made.publish()
     assert dealt(made) == 50
-
-
-def test_own_uses_are_sums_of_workers_that_are_not_idle() -> None:
-    made = fleet(a=LimitDemand(10, topics=2), b=LimitDemand(5, topics=1))
-    assert made.own() == {"k": LimitDemand(15, False, 1, 3)}
-    made.update_demand("a", {"k": IDLE})
-    made.update_demand("b", {"k": IDLE})
-    assert made.own() == {}
 
 
 def test_the_part_of_a_limit_that_this_gateway_takes_nothing_of_is_known_as_well() -> None:
@@ -697,17 +681,6 @@ def test_gateways_have_equal_parts_however_many_of_their_producers_wait() -> Non
     world.run(40)
     first = sum(world.member(name, 10, 40) for name in ("a0", "a1", "a2"))
     assert [first, world.member("b0", 10, 40)] == pytest.approx([50, 50], rel=0.03)
-
-
-def test_producers_that_join_a_gateway_move_no_part_of_another() -> None:
-    world = World(seed=5)
-    world.join("a", ALL)
-    world.join("b", ALL)
-    world.run(15)
-    world.add("b", ALL)
-    world.run(15)
-    assert world.member("a0", 5, 15) == pytest.approx(50, rel=0.03)
-    assert world.member("a0", 17, 30) == pytest.approx(50, rel=0.05)
 
 
 def test_a_fleet_without_its_exchange_keeps_to_the_limit() -> None:

@@ -429,20 +429,6 @@ def test_a_consumer_waits_for_bytes_that_another_worker_let_one_fetch() -> None:
     assert two.wait_after_charge(0.0) == 3.0
 
 
-def test_a_limit_that_changes_changes_what_is_owed_once_for_all_workers() -> None:
-    engines = [engine_with({"gold": GroupLimitValues(dispatch_bytes=1000)}, GOLD, page=page) for page in pages(3)]
-    sides = [engine.groups.dispatch_limit(b"acme.orders.t", "", 0.0) for engine in engines]
-    assert sides[0] is not None
-    sides[0].charge_request(8000, 1, 0.0)
-    for engine in engines:
-        engine.set_groups({"gold": GroupLimitValues(dispatch_bytes=100)}, finder(GOLD), 0.0)
-    assert [side and side.wait_after_charge(0.0) for side in sides] == [MAX_WAIT_S] * 3
-    # 8,000 bytes are 80 s by now: what is beyond MAX_WAIT_S, which was more than before, is forgiven, and once.
-    assert [side and side.byte_limiter and side.byte_limiter.bucket.token_level(0.0) for side in sides] == [
-        -100 * MAX_WAIT_S
-    ] * 3
-
-
 def test_the_gateways_part_is_told_by_each_worker() -> None:
     engines = [engine_with({"gold": GroupLimitValues(publish_bytes=1e6)}, GOLD, page=page) for page in pages(2)]
     for engine in engines:

@@ -100,14 +100,6 @@ def test_offsets_fit_64_bits() -> None:
     assert acknowledged.record_batch(2**63 - 1, 0, T, 0, 0, 2**63 - 1) is True
 
 
-def test_a_client_that_sends_again_over_another_worker_or_gateway_is_counted_as_accepted_twice() -> None:
-    """They share no memory. The broker answers with the old offset and writes nothing: only the count is too high."""
-    here, there = Acknowledged(), Acknowledged()
-    assert here.record_batch(7, 0, T, 0, 10, 100) is False
-    assert there.record_batch(7, 0, T, 0, 10, 100) is False
-    assert here.record_batch(7, 0, T, 0, 10, 100) is True  # over this one it is told apart, on whichever connection
-
-
 # --- whole requests ---------------------------------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def play(
         meter.mark(size)
 
 
-PHASES = range(0, 500, 43)  # steps: of a tick, and of a second
+PHASES = range(0, 500, 83)  # steps: of a tick, and of a second
 
 
 @pytest.mark.parametrize("phase", PHASES)

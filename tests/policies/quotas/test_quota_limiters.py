@@ -311,15 +311,6 @@ def test_a_client_that_comes_back_to_another_worker_finds_its_debt() -> None:
     assert line_of(two, "alice", now=15.0).bucket.token_level(15.0) == pytest.approx(-15_000)
 
 
-def test_a_value_that_is_lowered_is_a_debt_of_as_many_seconds_once() -> None:
-    many = [quotas((ALICE, "producer_byte_rate", 1000), page=page) for page in pages(3)]
-    lines = [line_of(made, "alice") for made in many]
-    lines[0].charge_amount(9000, 10.0)
-    for made in many:
-        made.set_quotas(QuotaStore({ALICE: {QuotaKey.parse("producer_byte_rate"): 100.0}}), 10.0)
-    assert [line.debt_wait_s(10.0) for line in lines] == [pytest.approx(8.0)] * 3
-
-
 def test_beyond_what_the_page_has_room_for_each_worker_has_an_even_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "ROWS", 4)
     many = [quotas((EVERYBODY, "producer_byte_rate", 1000), page=page) for page in pages(2)]

@@ -197,13 +197,6 @@ def test_when_a_known_volume_pauses_anyway_the_message_names_that_one() -> None:
     assert not said.lacks_data
 
 
-@pytest.mark.seed("035.34")
-def test_throttling_for_lack_of_data_is_told_from_throttling_for_full_volumes() -> None:
-    assert not view(b1=15).assess_current(1000.0, 1000.0).lacks_data
-    assert view(b1=15).assess_current(1500.0, 1500.0).lacks_data
-    assert not view("OPEN", b1=15).assess_current(1500.0, 1500.0).lacks_data
-
-
 def test_a_pause_is_not_ended_by_a_view_that_lacks_the_volume_that_paused() -> None:
     made = view("OPEN", b1=9, b2=50)
     assert made.assess_current(1000.0, 1000.0).factor.value == 0

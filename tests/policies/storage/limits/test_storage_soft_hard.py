@@ -174,14 +174,6 @@ def test_freshness_goes_by_snapshot_at_and_not_by_when_it_was_published_or_read(
     assert made.assess_current(1000.0, 1000.0).reasons == {2: "stale"}
 
 
-@pytest.mark.seed("035.31")
-def test_a_snapshot_that_compaction_kept_for_long_is_stale_all_the_same() -> None:
-    made = view(snapshot(1, 90), active=(1,))
-    for wall in (1100.0, 5000.0, 1e9):
-        made.set_active_brokers([1], wall)
-        assert (made.assess_current(wall, wall).factor.value == 1) is (wall < 1180.0)
-
-
 @pytest.mark.seed("035.16")
 def test_only_the_currently_active_brokers_have_to_be_known() -> None:
     made = view(snapshot(1, 90), snapshot(2, 90), snapshot(3, 5))
