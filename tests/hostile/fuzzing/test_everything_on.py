@@ -97,7 +97,7 @@ def test_clients_get_in_and_policies_change() -> None:
                 controls.append(play.control)
             return super().__call__(play)
 
-    for seed in range(60):
+    for seed in range(30):
         perform(Noting(seed, 200), Cost())
     got_in = set[str]().union(*(control.principals for control in controls))
     assert {"User:alice", "User:bob", "User:olivia", "User:x=,y"} <= got_in

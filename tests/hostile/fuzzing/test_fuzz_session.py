@@ -1,10 +1,9 @@
 # Hostile plays of one session: random but valid traffic of several APIs with a broker that answers as brokers do, cut
-# anywhere, with limits, mutes, topic ids that nobody knows and a sudden end; then the same with broken bytes in it.
+# anywhere, with limits, mutes, topic ids that nobody knows and a sudden end. With broken bytes: test_everything_on.py.
 #
 # Invariants: one answer per request that is owed one, in order; nothing of a rejected partition reaches the broker;
 # every byte of a whole request ends in exactly one outcome; what was rejected and has not come again is outstanding;
-# meters hold what was admitted and not refused; broken bytes end in MalformedFrame or UpstreamError and in no other
-# session. What the fuzzing has found has a named test below.
+# meters hold what was admitted and not refused. What the fuzzing has found has a named test below.
 
 from __future__ import annotations
 
@@ -18,8 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.channel import UsageRow
-from gateway.data.control_requests.lookup import LOOKUP_S
-from gateway.data.session.session import ClientSession
 from gateway.data.shared.errors import UpstreamError
 from gateway.data.shared.topics import INVALID_TOPIC
 from policies.meters.broker_meters import OTHER_TOPICS
@@ -34,7 +31,6 @@ from tests.gateway.data.play import (
     TOOK,
     TOPIC_ID,
     Play,
-    account,
     answer,
     decode_answer,
     other_answer,
@@ -352,95 +348,6 @@ def test_a_client_that_has_gone_leaves_no_byte_uncounted(seed: int) -> None:
     scene.finish()
     session.close()
     scene.check_accounts()
-
-
-def mutate(rng: Random, frame: bytes) -> bytes:
-    out = bytearray(frame)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(out)) if out else 0
-        what = rng.randrange(5)
-        if what == 0 and out:
-            out[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        elif what == 1 and out:
-            out[at] ^= 1 << rng.randrange(8)
-        elif what == 2:
-            del out[at : at + rng.randint(1, 9)]
-        elif what == 3:
-            out[at:at] = rng.randbytes(rng.randint(1, 9))
-        else:  # the same with a size that fits, so that the content is reached
-            out[:4] = struct.pack(">i", max(0, len(out) - 4))
-    return bytes(out)
-
-
-@given(seed=SEEDS)
-def test_broken_requests_end_their_own_session_only(seed: int) -> None:
-    scene = Scene(seed)
-    rng = scene.rng
-    at = rng.randrange(len(scene.requests))
-    before = b"".join(one.frame for one in scene.requests[:at])
-    scene.play.named(JAVA)  # which gets each partition's own answer: nothing is rejected but the protected topic
-    scene.play.engine.set_thresholds(None, {})
-    broken = mutate(rng, scene.requests[at].frame)
-    after = b"".join(one.frame for one in scene.requests[at + 1 :])
-    neighbour = ClientSession(scene.play.world, 1, account(), scene.play.now)
-    play = scene.play
-    play.world.cluster.topic_ids.update({topic_id: name.encode() for name, topic_id in IDS.items()})
-    upstream = b""
-    try:
-        upstream += play.client(before, rng.choice((0, 7)))[0]
-        for _ in range(100):
-            if not play.unhandled:
-                break
-            play.now = max(play.now, play.session.hold.held_until) + LOOKUP_S
-            upstream += play.again()[0]
-        assert not play.unhandled
-        upstream += play.client(broken + after, rng.choice((0, 13)))[0]
-    except MalformedFrame:
-        upstream += b"".join(play.session.to_upstream)
-    scene.broker.sent = {**scene.sent}
-    wanted = {one.correlation for one in scene.requests[:at] if one.key != api.API_VERSIONS or one.version != 9}
-    wanted -= {one.correlation for one in scene.requests[:at] if one.parts and _all_refused(one)}
-    assert wanted <= _correlations(upstream)
-    play.session.close((bytearray(play.unhandled), 0, len(play.unhandled)))
-    frame = request(77)
-    assert neighbour.on_client_bytes(bytearray(frame), 0, len(frame), play.now) == len(frame)
-    assert b"".join(neighbour.to_upstream) == frame
-
-
-def _all_refused(one: Sent) -> bool:
-    return any(topic in (b"__usage", IDS["__usage"], UNKNOWN_ID) for topic, _ in one.parts)
-
-
-def _correlations(data: bytes) -> set[int]:
-    found = set()
-    while len(data) >= 12 and len(data) >= (size := struct.unpack_from(">i", data)[0] + 4) >= 12:
-        found.add(struct.unpack_from(">i", data, 8)[0])
-        data = data[size:]
-    return found
-
-
-@given(seed=SEEDS)
-def test_broken_answers_end_in_one_of_two_errors_and_leave_the_accounts_right(seed: int) -> None:
-    scene = Scene(seed)
-    for _ in range(scene.rng.randint(5, 60)):
-        scene.step()
-    answers = scene.broker.answers
-    try:
-        while answers:
-            size = scene.rng.choice((1, 9, 100, len(answers)))
-            scene.play.broker(mutate(scene.rng, answers[:size]) if scene.rng.random() < 0.3 else answers[:size])
-            answers = answers[size:]
-    except (MalformedFrame, UpstreamError):
-        pass
-    unhandled = bytearray(scene.play.unhandled)
-    scene.play.session.close((unhandled, 0, len(unhandled)))
-    rows = scene.play.ledger()
-    position, offered = 0, 0
-    for one in scene.requests:
-        position += len(one.frame)
-        if position <= scene.fed:
-            offered += sum(one.parts.values())
-    assert sum(row.bytes for row in rows if row.outcome not in NOTES) == offered
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------
