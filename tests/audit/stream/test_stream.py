@@ -443,9 +443,10 @@ def test_compaction_changes_no_sum_despite_anything_beside_it(
         raise KeyboardInterrupt
 
     writer = _reopened(full)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(store, "_note_version", killed)  # the files are there, and the commit was about to be made
-        stream.add_batch(writer, batch(found), "another id")
+        with pytest.raises(KeyboardInterrupt):
+            stream.add_batch(writer, batch(found), "another id")
     left = _files(full) - _live(full)
     assert left
     assert full.load_records().count() == len(found)
