@@ -122,5 +122,15 @@ def ours(kind: MessageStruct[Any], message: Any) -> Any:
     return kind.factory(*values)
 
 
+def assert_goes_both_ways(case: Case, message: Any) -> None:
+    """What kio writes is read, and kio reads what is written."""
+    frame = case.head() + kio.kio_encode(message)
+    assert case.decode(b"1234" + frame + b"more", 4, 4 + len(frame)) == ours(case.struct, message)
+    frame = case.encode(ours(case.struct, message))[4:]
+    assert frame.startswith(case.head())
+    again = kio.kio_decode(case.cls, frame[len(case.head()) :])
+    assert ours(case.struct, again) == ours(case.struct, message)
+
+
 def error(name: str) -> int:
     return api.ERROR_CODES[name]

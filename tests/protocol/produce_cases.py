@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
+from kio.serial.errors import SerialError
 from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 
 from tests.examples import EXHAUSTIVE
@@ -217,6 +218,8 @@ def framed(content: bytes) -> bytes:
 
 
 # --- by kio -----------------------------------------------------------------------------------------------------------
+
+KIO_ERRORS = (SerialError, ValueError, KeyError, RuntimeError, OverflowError)  # of what it doesn't read
 
 
 def _module_types(schema: type) -> dict[str, Any]:

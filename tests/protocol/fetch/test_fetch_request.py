@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.fetch import fetch_request
 from protocol.wire import MalformedFrame
+from tests.examples import FEW
 from tests.protocol import kio_messages
 
 VERSIONS = range(fetch_request.LOWEST_VERSION, fetch_request.HIGHEST_VERSION + 1)
@@ -76,6 +77,7 @@ def topic_of(row: Any) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@FEW
 @given(data=st.data())
 def test_the_topics_that_it_lists(version: int, data: st.DataObject) -> None:
     cls = kio_messages.request_class(FETCH, version)
