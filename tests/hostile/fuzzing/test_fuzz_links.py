@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
+import pytest
 import trio
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -406,15 +407,23 @@ async def test_a_client_that_resets_behind_a_large_rejected_request_gives_its_bu
         assert len(buffers) == len(set(buffers))
 
 
-async def test_a_link_that_closes_while_it_handles_input_takes_no_memory_any_more() -> None:
+@pytest.mark.parametrize(
+    ("behind", "is_muted"), [(request(2, values=(bytes(100_000),))[:40_000], False), (request(2), True)]
+)
+async def test_a_link_that_closes_while_it_handles_input_takes_no_memory_and_parks_nothing_any_more(
+    behind: bytes, is_muted: bool
+) -> None:
     async with staged() as stage:
         link, client, _ = stage.connect()
-        say_at_once(client, other_request(1, key=18, version=9) + request(2, values=(bytes(100_000),))[:40_000])
+        if is_muted:
+            link.session.hold.muted_until = trio.current_time() + 3600
+        say_at_once(client, other_request(1, key=18, version=9) + behind)
         reset(client)
         now = trio.current_time()
         link.on_client_event(IN, now)
         stage.reactor.run_deferred(now)
         assert link.is_closed
+        assert link.parked.input_slice is None
         assert stage.reactor.budget.used_bytes == 0
 
 
@@ -557,20 +566,6 @@ async def test_a_mute_that_ends_while_the_client_does_not_read_sets_no_timer_in_
         link.on_timer(later)  # by hand: the loop would not come back
         assert [when for when, _, _ in stage.reactor._timers if when <= later] == []
         nursery.cancel_scope.cancel()
-
-
-async def test_a_link_that_closes_while_it_handles_input_parks_nothing_any_more() -> None:
-    async with staged() as stage:
-        link, client, _ = stage.connect()
-        link.session.hold.muted_until = trio.current_time() + 3600
-        say_at_once(client, other_request(1, key=18, version=9) + request(2))
-        reset(client)
-        now = trio.current_time()
-        link.on_client_event(IN, now)
-        stage.reactor.run_deferred(now)
-        assert link.is_closed
-        assert link.parked.input_slice is None
-        assert stage.reactor.budget.used_bytes == 0
 
 
 async def test_a_link_that_drains_has_its_whole_time_for_the_answers() -> None:

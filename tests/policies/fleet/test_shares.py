@@ -639,9 +639,9 @@ def test_from_two_cycles_after_an_event_the_sum_is_right_and_shared_fairly(scene
 @pytest.mark.parametrize("name", ["20/80, then 80/20", "70, then 70/70", "an idle one wakes", "limit halved, tripled"])
 def test_all_is_well_in_two_cycles(name: str) -> None:
     """And a look and a message's way, where an event falls behind a report that has just left."""
-    found = [measure(play(SCENARIOS[name], "ours", seed)) for seed in range(20, 26)]
+    found = [measure(play(SCENARIOS[name], "ours", seed)) for seed in range(20, 24)]
     assert max(figures.slowest for figures in found) <= 2.6
-    assert sorted(figures.slowest for figures in found)[3] <= 2.0
+    assert sorted(figures.slowest for figures in found)[2] <= 2.0
 
 
 @FEW
