@@ -1,5 +1,6 @@
-# The what-if and the recommendation with a real gateway and real producers that are rejected and send again, in both
-# engines: what the policy in force would have done is what it did, and what is recommended the gateway takes.
+# The what-if and the recommendation with a real gateway and real producers that are rejected and send again: what the
+# policy in force would have done is what it did, and what is recommended the gateway takes. Without Spark, which
+# test_whatif.py and test_recommend.py compare with this engine.
 #
 # Here as long as it takes for thresholds to close and open again; `python -m tests.integration.accounts.whatif_full`
 # looks at each minute of five.
@@ -8,23 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from gateway import cli
 from gateway import policy_document as document
-from gateway.audit.batch import job
 from gateway.embedded import EmbeddedCluster, wait_for
 from policies.definitions.policy_values import PolicyKey
 from tests.integration.accounts.whatif_full import LIGHT_LOADS, POLICY, THRESHOLDS, TOTAL, offer_to
 from tests.integration.gateways import Gateway, Outcomes, sums
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SECONDS = 75.0
 TOLERANCE = 0.02
@@ -33,8 +29,8 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The command in this process, with this session: what it prints."""
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The command in this process: what it prints."""
 
     def made(*args: str) -> str:
         capsys.readouterr()
@@ -43,7 +39,6 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert status == 0, err[-3000:]
         return out
 
-    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
     return made
 
 
@@ -66,19 +61,14 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
 ) -> None:
     # A store of its own: what is applied below would hold for every gateway of this cluster, those of other tests too.
     store = {"policies_store": {"topic": "__policies-what-if"}}
-
-    def in_both(*args: str) -> str:
-        local, of_spark = (run("audit", *args, "--engine", engine) for engine in ("local", "spark"))
-        assert local == of_spark
-        return local
-
     with Gateway(kafka.bootstrap_servers, {**POLICY, **store}) as gateway:
         offer_to(kafka, gateway, SECONDS, LIGHT_LOADS)
         wait_for("the spool to have everything", lambda: _bytes(sums(gateway.spooled())) == _bytes(gateway.counted()))
 
         wish = tmp_path / "wish.yaml"
+        source = ("--engine", "local", "--spool", str(gateway.spool), "--quiet")
         asked = ("--total", "2MB", "--min", "100kB", "--window", "5s")
-        wish.write_text(run("audit", "recommend", *asked, "--spool", str(gateway.spool), "--quiet"))
+        wish.write_text(run("audit", "recommend", *asked, *source))
         recommended = document.parse_document(wish.read_text(), str(wish))
         run("policies", "apply", str(wish), "--url", gateway.admin)
         told = document.read_document(yaml.safe_load(run("policies", "export", "--url", gateway.admin)))
@@ -89,9 +79,7 @@ def test_the_what_if_of_the_policy_in_force_and_a_recommendation_that_the_gatewa
         gateway.stop()
         policy = tmp_path / "gateway.yaml"
         policy.write_text(yaml.safe_dump({"upstream": {"bootstrap_servers": kafka.bootstrap_servers}, **POLICY}))
-        source = ("--spool", str(gateway.spool), "--quiet", "--format", "json")
-        in_both("recommend", *asked, *source)
-        same = outcomes(json.loads(in_both("what-if", str(policy), *source)))
+        same = outcomes(json.loads(run("audit", "what-if", str(policy), *source, "--format", "json")))
 
     rejected = {topic: really for (topic, outcome), (really, _) in same.items() if outcome == "rejected"}
     assert rejected.keys() >= {"whatif-clicks", "whatif-orders", "whatif-logs"}
