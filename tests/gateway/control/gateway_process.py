@@ -66,7 +66,7 @@ class Gateway:
 
     def get(self, path: str, port: int = 0) -> tuple[int, str]:
         """From the admin port, or that one."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.admin, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.admin, timeout=60)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
