@@ -65,7 +65,6 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        "spark.python.daemon.module": "tests.audit.python_daemon",
     }
     pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.open_session(small, delta=True))
     group_stack.callback(pytestconfig.stash.__delitem__, _SESSION)

@@ -2,5 +2,6 @@
 #
 #   schema.py            the usage record as Spark reads it
 #   arrow_map.py         how Spark's Python processes decode it
+#   python_daemon.py     how these start
 #   connector.py         the jars that PySpark lacks
 #   progress.py          how far Spark is

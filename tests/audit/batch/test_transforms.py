@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import AuditQuery, CountedRecords
 from gateway.audit.records import record_batches
 from gateway.audit.spark import schema
+from gateway.audit.spark.arrow_map import map_in_arrow
 from policies import usage
 from tests.audit.records import START, UNCHAINED, UNCHAINED_COLUMNS, Row, changed, interval, lost, summed, truth
 from tests.audit.test_decoding import MALFORMED, WELL_FORMED, generated
@@ -39,6 +43,18 @@ def test_spark_gives_what_the_decoder_gives_and_where_it_was_found(spark: SparkS
     (row,) = transforms.decode_records(broken).collect()
     assert (row["problem"], row["origin"]["offset"]) == ("not UTF-8", 7)
     assert transforms.decode_records(raw([]).where("false")).collect() == []
+
+
+def test_python_workers_search_no_archive_for_pyspark(spark: SparkSession) -> None:
+    """Python up to 3.12 would read it anew for each task."""
+
+    def list_path(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"path": sys.path})
+
+    kinds = StructType([StructField("path", StringType())])
+    found = [row["path"] for row in map_in_arrow(spark.range(1).coalesce(1), list_path, kinds).collect()]
+    assert found
+    assert not [path for path in found if path.endswith((".zip", ".jar"))]
 
 
 def _log() -> list[str]:

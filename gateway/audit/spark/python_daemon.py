@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import PathFinder
 
-ARCHIVES = (".zip", ".jar")
+_ARCHIVES = (".zip", ".jar")
 
 if __name__ == "__main__":
-    sys.path[:] = [path for path in sys.path if not path.endswith(ARCHIVES)]
-    for path in [path for path in sys.path_importer_cache if path.endswith(ARCHIVES)]:
-        del sys.path_importer_cache[path]
+    folders = [path for path in sys.path if not path.endswith(_ARCHIVES)]
+    if all(PathFinder.find_spec(name, folders) is not None for name in ("pyspark", "py4j")):
+        sys.path[:] = folders
+        for path in [path for path in sys.path_importer_cache if path.endswith(_ARCHIVES)]:
+            del sys.path_importer_cache[path]
 
     from pyspark import daemon
 
