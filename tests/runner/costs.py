@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import linecache
 import os
+import re
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ SLOWEST = 20
 _TICK = os.sysconf("SC_CLK_TCK")
 _TESTS = Path(__file__).parents[1]
 _OURS, _NOBODYS = f"{_TESTS}{os.sep}", ("costs.py", "conftest.py")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in ', re.MULTILINE)  # of faulthandler.dump_traceback
 _LOOK_S = 0.1  # between two looks at where a test stands
 _BRIEF_S = (
     0.3  # a test that is shorter is not worth a look at all processes: the next one's CPU time has its children's
@@ -127,7 +130,8 @@ class _Watch:
     """Looks ten times per second at the line in tests/ where the main thread is."""
 
     def __init__(self) -> None:
-        self._thread = threading.main_thread().ident
+        self._thread = threading.main_thread().ident or 0
+        self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - for as long as the thread lives
         self._stood: Counter[tuple[str, int]] = Counter()
         self._started = False
         self._turn = threading.Lock()  # a counter may not grow while the most common is looked for
@@ -153,23 +157,24 @@ class _Watch:
     def _look(self) -> None:
         while True:
             time.sleep(_LOOK_S)
-            place = self._place(sys._current_frames().get(self._thread or 0))
+            place = self._find_place()
             with self._turn:
                 self._stood[place] += 1
 
-    def _place(self, frame: FrameType | None) -> tuple[str, int]:
+    def _find_place(self) -> tuple[str, int]:
         """The innermost line in tests/, as file and number; no file: there is none."""
-        for each in _frames(frame):
-            file = each.f_code.co_filename
+        # In one call, which no other thread runs beside: of frames that are walked in Python, the thread that they
+        # belong to may end some meanwhile, and CPython 3.11 crashed at that.
+        os.lseek(self._stacks.fileno(), 0, os.SEEK_SET)
+        os.ftruncate(self._stacks.fileno(), 0)
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._stacks.seek(0)
+        told = self._stacks.read().decode(errors="replace")
+        stack = told.partition(f"Thread 0x{self._thread:016x} (most recent call first):\n")[2].partition("\n\n")[0]
+        for file, number in _FRAME.findall(stack):
             if file.startswith(_OURS) and not file.endswith(_NOBODYS):
-                return file, each.f_lineno or 0  # None in between two lines
+                return file, int(number)
         return "", 0
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def sum_of(costs: Any) -> dict[str, float]:
