@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 import stat
 import sys
 from base64 import b64decode
@@ -27,7 +26,9 @@ SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 
 
 def record(salt: bytes, iterations: int, size: int) -> ScramRecord:
-    return ScramRecord(salt, secrets.token_bytes(size), secrets.token_bytes(size), iterations)
+    # Decoys follow from all of it: with the same keys each time, how they are distributed is no matter of chance.
+    keys = random.Random(salt)
+    return ScramRecord(salt, keys.randbytes(size), keys.randbytes(size), iterations)
 
 
 def users(chance: random.Random) -> dict[str, dict[str, str]]:
