@@ -37,9 +37,9 @@ OBSERVED_OUTCOMES: Final = ("would_reject", "would_delay")
 # reason: beside the offered bytes, never part of them.
 DELAYED: Final = "delayed"
 NOTES: Final = (DELAYED, *OBSERVED_OUTCOMES)
+COUNTED_CHARS: Final = 256  # of a principal and of a client id, where something is counted by them
 
 # Reasons known in advance, so that a metric for each can exist at 0. Errors of the broker add theirs when they occur.
-COUNTED_CHARS: Final = 256  # of a principal and of a client id, where something is counted by them
 REASONS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": (
         "topic-threshold",

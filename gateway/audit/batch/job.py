@@ -99,6 +99,7 @@ LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     JAVA_OPTIONS: f"{_QUICK_COMPILER}-XX:+UseParallelGC {_UNCHECKED_ARROW}",
     # Noting down the line of every expression costs calls into the JVM, and we show no such lines.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # It says why itself; `--conf spark.python.daemon.module=pyspark.daemon` gives PySpark's own back.
     "spark.python.daemon.module": "gateway.audit.spark.python_daemon",
     # 200, for listing files 10,000, and for Delta's log 50, are for clusters; here each would be a task of some
     # milliseconds.

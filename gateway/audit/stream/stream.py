@@ -356,7 +356,9 @@ def _encode_batch(
 def _find_copies(
     unread: DataFrame, known: DataFrame | None, horizon: str, keys: Sequence[bytes]
 ) -> record_files.Copies:
-    """All records are sorted by their names for it."""
+    """The good records that don't count. `known`: those in the tables that may have the same names; `horizon`: the
+    first day that is kept. All records are sorted by their names for it.
+    """
     good = decode_batch(unread, keys).where(F.col("problem").isNull())
     if horizon:
         good = good.where(store.utc_day_column("start_ms") >= F.lit(horizon).cast("date"))

@@ -287,6 +287,9 @@ def test_a_batch_with_larger_files_than_pass_through_the_driver_comes_in_parts(
     assert tables.records_version == before + 3  # a task hands on what is full with 10,000 rows
     assert [row["offset"] for row in tables.load_records().orderBy("offset").collect()] == [*range(25)]
     assert not any(stream.add_batch(writer, in_order, "id").values())
+    # Tasks that share a partition have no beginning of it: all of it at once.
+    shared = in_order.repartition(2).sortWithinPartitions("offset")
+    assert stream.add_batch(writer, shared, "another id")["duplicates"] == 25
 
 
 @pytest.mark.full  # a control of test_a_record_read_again_by_any_checkpoint_counts_once
