@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types collected classes unit kafka full clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
+.PHONY: env demo test lint types tests collected classes unit kafka full clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,8 +14,8 @@ READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# Processes that share the tests: they wait half of their time, so two more than there are cores, and four at least.
-JOBS ?= $(shell echo $$(($(CORES) < 2 ? 4 : $(CORES) > 4 ? 6 : $(CORES) + 2)))
+# Processes that share the tests: they wait half of their time, so three more than there are cores, and four at least.
+JOBS ?= $(shell echo $$(($(CORES) > 4 ? 7 : $(CORES) + 3)))
 
 # Tests start hundreds of our processes: whatever the environment says, they find modules compiled. They do so when one
 # is needed first, in all processes at once; pip would compile all of PySpark's, one after the other.
@@ -65,8 +65,12 @@ comma := ,
 demo: env ## real producers held to their limits in front of a real Kafka, audited to the byte (ARGS=--json)
 	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
+# Beside the tests mypy costs no time. It says at once what it finds, and again at the end, since much is printed between.
 test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
-	@$(MAKE) --no-print-directory -j3 types collected classes
+	@$(MAKE) --no-print-directory -j2 collected classes
+	@$(MAKE) --no-print-directory -j2 --keep-going tests types || { cat $(VENV)/types.log; false; }
+
+tests: env
 	@echo 'tests in $(JOBS) processes …' >&2
 	@$(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
 
@@ -74,10 +78,10 @@ lint: env ## ruff: rules and format; import-linter: who may import whom
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })
 
 types: env ## mypy, strict
-	$(call step,types,$(BIN)/mypy --no-error-summary)
+	$(call step,types,$(BIN)/mypy --no-error-summary >$(VENV)/types.log || { cat $(VENV)/types.log; false; })
 
 # pytest compiles each test file once, with its asserts made telling: three times the work of reading what it compiled.
-# Here, beside mypy, which keeps one core busy, one process does it for all that run the tests.
+# Here one process does it for all that run the tests.
 collected: env
 	$(call step,tests found and compiled,$(COMPILED) $(BIN)/pytest --collect-only --quiet --quiet -p no:cacheprovider >$(VENV)/collected.log || { cat $(VENV)/collected.log; false; })
 
