@@ -72,7 +72,7 @@ test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS
 
 tests: env
 	@echo 'tests in $(JOBS) processes …' >&2
-	@$(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
+	@MAKEFLAGS= $(COMPILED) $(BIN)/pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadscope) $(ARGS)
 
 lint: env ## ruff: rules and format; import-linter: who may import whom
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })
