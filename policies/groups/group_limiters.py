@@ -1,11 +1,11 @@
-# Resource groups at work in one worker (PIP-82): of each group one line (fleet/lines.py) for bytes and one for
-# messages, in each direction, shared by all topics of the group on all brokers.
+# Resource groups at work in one worker (PIP-82): of each group one limiter (fleet/fleet_limiter.py) for bytes and one
+# for messages, in each direction, shared by all topics of the group on all brokers.
 #
 # Produce: the hot path asks `needs_decision` of a topic's meter and adds to `uncounted` and `messages`, as without
-# groups. `pace_limits` moves into the lines of their groups what topics that needn't ask took; while a group has little
-# credit its topics ask about every request, and what they take is charged at once. A topic that was quiet asks as well,
-# since nothing is known of its rate; its first request makes it known to its group. So only groups and topics in use
-# cost anything.
+# groups. `pace_limits` charges to the limiters of their groups what topics that needn't ask took; while a group has
+# little credit its topics ask about every request, and what they take is charged at once. A topic that was quiet asks
+# as well, since nothing is known of its rate; its first request makes it known to its group. So only groups and topics
+# in use cost anything.
 #
 # Fetch: what an answer holds is charged when it passes (`charge_counted`), and `wait_after_charge` says for how long.
 #
@@ -148,13 +148,13 @@ class GroupLimit(RequestLimit):
 
     @property
     def limiters(self) -> tuple[FleetLimiter, ...]:
-        return tuple(line for line in (self.byte_limiter, self.message_limiter) if line is not None)
+        return tuple(limiter for limiter in (self.byte_limiter, self.message_limiter) if limiter is not None)
 
     def read_rate(self, now: float) -> GroupRate:
         """The group's present state."""
         of_bytes, of_msgs = (
-            meter.measure_use(None) if line is None else line.measure_use(meter, now)
-            for line, meter in ((self.byte_limiter, self.byte_meter), (self.message_limiter, self.message_meter))
+            meter.measure_use(None) if limiter is None else limiter.measure_use(meter, now)
+            for limiter, meter in ((self.byte_limiter, self.byte_meter), (self.message_limiter, self.message_meter))
         )
         factor = self.limiters[0].factor if self.limiters else 1.0
         return GroupRate(self.group, self.direction, self.topic_count, of_bytes, of_msgs, factor)
@@ -187,21 +187,20 @@ class GroupLimit(RequestLimit):
         return LimitDescription(RESOURCE_GROUP, None, (level,), "delay", traffic, self.mode, waiting, note)
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
-        lines = ((self.byte_limiter, size), (self.message_limiter, messages))
-        answer, line = check_limiters([(line, count) for line, count in lines if line is not None], patience, now)
-        if line is None:
+        amounts = ((self.byte_limiter, size), (self.message_limiter, messages))
+        asked = [(limiter, amount) for limiter, amount in amounts if limiter is not None]
+        answer, limiter = check_limiters(asked, patience, now)
+        if limiter is None:
             return None
-        unit: LimitUnit = "bytes" if line is self.byte_limiter else "msgs"
-        rate = (self.byte_meter if line is self.byte_limiter else self.message_meter).observed_rate
-        rates = rate, line.whole_rate
-        here = line.bucket.rate
+        unit: LimitUnit = "bytes" if limiter is self.byte_limiter else "msgs"
+        rate = (self.byte_meter if limiter is self.byte_limiter else self.message_meter).observed_rate
+        rates = rate, limiter.whole_rate
+        here = limiter.bucket.rate
         return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in_s)
 
     def available_credit(self, client: object, now: float) -> tuple[float, float]:
-        if (
-            self.refunded_bytes or self.refunded_messages
-        ):  # it is for the next request, and what is more than that may be lost
-            return 0.0, 0.0
+        if self.refunded_bytes or self.refunded_messages:
+            return 0.0, 0.0  # a refund is for the next request, and what is more than that may be lost
         of_bytes = math.inf if self.byte_limiter is None else self.byte_limiter.available_credit(client, now)
         return of_bytes, math.inf if self.message_limiter is None else self.message_limiter.available_credit(
             client, now
@@ -231,7 +230,7 @@ class GroupLimit(RequestLimit):
 
     def wait_after_charge(self, now: float) -> float:
         """Seconds that the last client has to wait, at most MAX_WAIT_S; 0.0: none."""
-        return min(max((line.wait_after_charge(now) for line in self.limiters), default=0.0), MAX_WAIT_S)
+        return min(max((limiter.wait_after_charge(now) for limiter in self.limiters), default=0.0), MAX_WAIT_S)
 
     def charge_counted(self, size: int, messages: int, now: float) -> None:
         """Charge the bytes and messages that topics counted without asking since the last call."""
@@ -241,10 +240,10 @@ class GroupLimit(RequestLimit):
         messages -= self.refunded_messages
         self.refunded_bytes = self.refunded_messages = 0
         self._record_message_size(size, messages)
-        for line, count in ((self.byte_limiter, size), (self.message_limiter, messages)):
-            if line is not None and count:
-                line.bucket.consume_evenly(count, now)
-                line.record_use(count, now)
+        for limiter, count in ((self.byte_limiter, size), (self.message_limiter, messages)):
+            if limiter is not None and count:
+                limiter.bucket.consume_evenly(count, now)
+                limiter.record_use(count, now)
 
     def _record_message_size(self, size: int, messages: int) -> None:
         if messages > 0:
@@ -262,8 +261,8 @@ class GroupLimit(RequestLimit):
         credit.
         """
         bound = ASK_UNTIL_S if self.asks_always else ASK_BELOW_S
-        for line in (self.byte_limiter, self.message_limiter):
-            if line is not None and line.bucket.token_level(now) < bound * line.bucket.burst:
+        for limiter in (self.byte_limiter, self.message_limiter):
+            if limiter is not None and limiter.bucket.token_level(now) < bound * limiter.bucket.burst:
                 return True
         return False
 
@@ -287,9 +286,8 @@ class GroupLimiters:
         self._finder: GroupLookup = _NoGroups()
         self._storage_factor = 1.0
         self._group_limits: dict[tuple[str, Direction], GroupLimit] = {}  # of groups that were used
-        self._groups_by_topic: dict[
-            bytes, tuple[str | None, bool]
-        ] = {}  # topic: its group; whether the principal says which
+        # By topic: its group, and whether the principal says which.
+        self._groups_by_topic: dict[bytes, tuple[str | None, bool]] = {}
         self._queue: deque[GroupLimit] = deque()  # groups with topics in use
 
     @property
@@ -305,10 +303,10 @@ class GroupLimiters:
         """Replace all groups; those that stay keep their debts. Topics have to ask again: see
         `PolicyEngine.set_groups`.
         """
-        for side in self._queue:
-            self._charge_counted(side, now)
-            side.active_topics = {}
-            side.is_queued = False
+        for group_limit in self._queue:
+            self._charge_counted(group_limit, now)
+            group_limit.active_topics = {}
+            group_limit.is_queued = False
         self._queue.clear()
         self._groups_by_topic = {}
         self._limits = limits
@@ -319,9 +317,9 @@ class GroupLimiters:
             limit.dispatch_bytes is not None or limit.dispatch_msgs is not None for limit in limits.values()
         )
         self.version += 1
-        for key, side in list(self._group_limits.items()):
-            if side.group in limits:
-                self._set_limits(side, now)
+        for key, group_limit in list(self._group_limits.items()):
+            if group_limit.group in limits:
+                self._set_limits(group_limit, now)
             else:
                 del self._group_limits[key]
 
@@ -329,8 +327,8 @@ class GroupLimiters:
         """Set the storage factor, above 0, by which every produce limit is multiplied."""
         if factor != self._storage_factor:
             self._storage_factor = factor
-            for side in self._group_limits.values():
-                self._set_limits(side, now)
+            for group_limit in self._group_limits.values():
+                self._set_limits(group_limit, now)
 
     # --- who is in which ----------------------------------------------------------------------------------------------
 
@@ -348,36 +346,38 @@ class GroupLimiters:
             meter.by_principal = by_principal
             meter.group_limit = None if group is None else self.limit_of(group, "publish", now)
             meter.counted_in_group, meter.messages = meter.uncounted, 0
-        side: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
-        if side is None:
+        group_limit: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
+        if group_limit is None:
             meter.set_group_asks(False)
             return None
-        if meter not in side.active_topics:
+        if meter not in group_limit.active_topics:
             meter.counted_in_group, meter.messages = meter.uncounted, 0
-            side.is_stale = True
-            side.topics.add(name)
-        elif not side.asks_always and self._extend_credit(side, meter, now):
+            group_limit.is_stale = True
+            group_limit.topics.add(name)
+        elif not group_limit.asks_always and self._extend_credit(group_limit, meter, now):
             return None
-        side.active_topics[meter] = now
-        if not side.is_queued:
-            side.is_queued = True
+        group_limit.active_topics[meter] = now
+        if not group_limit.is_queued:
+            group_limit.is_queued = True
             if not self._queue:
                 self.wake_pacer()
-            self._queue.append(side)
-        return side
+            self._queue.append(group_limit)
+        return group_limit
 
     def asking_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
-        """The group of a topic that is in use, while all topics of that group have to ask; None: see `publish`."""
-        side: GroupLimit | None = meter.group_limit  # type: ignore[assignment]  # only `activate_publish_limit` sets it
+        """The group of a topic that is in use, while all topics of that group have to ask; None: see
+        `activate_publish_limit`, which alone sets the meter's group.
+        """
+        group_limit: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
         if (
-            side is None
-            or not side.asks_always
+            group_limit is None
+            or not group_limit.asks_always
             or meter.group_version != self.version
-            or meter not in side.active_topics
+            or meter not in group_limit.active_topics
         ):
             return None
-        side.active_topics[meter] = now
-        return side
+        group_limit.active_topics[meter] = now
+        return group_limit
 
     def group_by_name(self, topic: bytes) -> str | None:
         """The group that the topic's name determines."""
@@ -404,9 +404,9 @@ class GroupLimiters:
             group = self._finder.find_group("", principal)
         if group is None or group not in self._limits:
             return None
-        side = self.limit_of(group, "dispatch", now)
-        side.topics.add(topic)
-        return side
+        group_limit = self.limit_of(group, "dispatch", now)
+        group_limit.topics.add(topic)
+        return group_limit
 
     def _resolve_group(self, topic: bytes) -> tuple[str | None, bool]:
         """The group that the topic's name determines, and whether the principal determines it instead."""
@@ -425,31 +425,33 @@ class GroupLimiters:
 
     def limit_of(self, group: str, direction: Direction, now: float) -> GroupLimit:
         """The group in that direction, made if it was not used yet."""
-        side = self._group_limits.get((group, direction))
-        if side is None:
-            side = self._group_limits[group, direction] = GroupLimit(group, direction, now)
-            self._set_limits(side, now)
-        return side
+        group_limit = self._group_limits.get((group, direction))
+        if group_limit is None:
+            group_limit = self._group_limits[group, direction] = GroupLimit(group, direction, now)
+            self._set_limits(group_limit, now)
+        return group_limit
 
-    def _set_limits(self, side: GroupLimit, now: float) -> None:
-        side.observes = self.observes
-        side.byte_limiter = self._make_limiter(side, side.byte_limiter, "bytes", now)
-        side.message_limiter = self._make_limiter(side, side.message_limiter, "msgs", now)
+    def _set_limits(self, group_limit: GroupLimit, now: float) -> None:
+        group_limit.observes = self.observes
+        group_limit.byte_limiter = self._make_limiter(group_limit, group_limit.byte_limiter, "bytes", now)
+        group_limit.message_limiter = self._make_limiter(group_limit, group_limit.message_limiter, "msgs", now)
 
     def _make_limiter(
-        self, side: GroupLimit, line: FleetLimiter | None, unit: LimitUnit, now: float
+        self, group_limit: GroupLimit, limiter: FleetLimiter | None, unit: LimitUnit, now: float
     ) -> FleetLimiter | None:
-        limit = self._limits[side.group].rate_of(side.direction, unit)
-        factor = self._storage_factor if side.direction == "publish" else 1.0
+        limit = self._limits[group_limit.group].rate_of(group_limit.direction, unit)
+        factor = self._storage_factor if group_limit.direction == "publish" else 1.0
         if limit is None:
             return None
-        if line is None:
+        if limiter is None:
             # A group's tenants are strangers to each other: what one of them takes at once must not stall the others.
             least = MIN_RATE if unit == "bytes" else MIN_MSGS
-            return FleetLimiter(self.fleet, group_key(side.group, side.direction, unit), limit, factor, now, least)
-        if (limit, factor) != (line.limit, line.factor):
-            line.set_limit(limit, factor, now)
-        return line
+            return FleetLimiter(
+                self.fleet, group_key(group_limit.group, group_limit.direction, unit), limit, factor, now, least
+            )
+        if (limit, factor) != (limiter.limit, limiter.factor):
+            limiter.set_limit(limit, factor, now)
+        return limiter
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -459,76 +461,76 @@ class GroupLimiters:
         """
         looks = MAX_UPDATES
         for _ in range(len(self._queue)):
-            side = self._queue.popleft()
-            looks -= 1 + len(side.active_topics)
-            self._update_group(side, now)
-            if side.active_topics:
-                self._queue.append(side)
+            group_limit = self._queue.popleft()
+            looks -= 1 + len(group_limit.active_topics)
+            self._update_group(group_limit, now)
+            if group_limit.active_topics:
+                self._queue.append(group_limit)
             else:
-                side.is_queued = False
+                group_limit.is_queued = False
             if looks <= 0:
                 return
 
     def close_tick(self, now: float) -> None:
         """Close the meters' tick."""
-        for side in self._queue:
-            self._charge_counted(side, now)
-        for side in self._group_limits.values():
-            side.byte_meter.tick(now)
-            side.message_meter.tick(now)
-            side.topic_count = len(side.topics)
-            side.topics = {meter.name for meter in side.active_topics}
+        for group_limit in self._queue:
+            self._charge_counted(group_limit, now)
+        for group_limit in self._group_limits.values():
+            group_limit.byte_meter.tick(now)
+            group_limit.message_meter.tick(now)
+            group_limit.topic_count = len(group_limit.topics)
+            group_limit.topics = {meter.name for meter in group_limit.active_topics}
 
     def collect_rates(self, now: float) -> list[GroupRate]:
         """The state of every group in use."""
-        return [side.read_rate(now) for side in self._group_limits.values()]
+        return [group_limit.read_rate(now) for group_limit in self._group_limits.values()]
 
-    def _update_group(self, side: GroupLimit, now: float) -> None:
-        self._charge_counted(side, now)
-        quiet = [meter for meter, used in side.active_topics.items() if now - used > IDLE_S]
+    def _update_group(self, group_limit: GroupLimit, now: float) -> None:
+        self._charge_counted(group_limit, now)
+        quiet = [meter for meter, used in group_limit.active_topics.items() if now - used > IDLE_S]
         for meter in quiet:
-            del side.active_topics[meter]
+            del group_limit.active_topics[meter]
             meter.set_group_asks(True)
-        for line in side.limiters:
-            line.topics = len(side.active_topics)
-        asks = side.is_short_of_credit(now)
-        if asks != side.asks_always or side.is_stale:
-            self._set_asking(side, asks, now)
+        for limiter in group_limit.limiters:
+            limiter.topics = len(group_limit.active_topics)
+        asks = group_limit.is_short_of_credit(now)
+        if asks != group_limit.asks_always or group_limit.is_stale:
+            self._set_asking(group_limit, asks, now)
 
-    def _set_asking(self, side: GroupLimit, asks: bool, now: float) -> None:
+    def _set_asking(self, group_limit: GroupLimit, asks: bool, now: float) -> None:
         """Whether all topics of a group have to ask from now on."""
-        side.asks_always, side.is_stale = asks, False
-        credit = 0.0 if asks else side.saved_bytes(now) / self.fleet.worker_count
-        for meter in side.active_topics:
-            meter.set_group_asks(asks, credit / len(side.active_topics))
+        group_limit.asks_always, group_limit.is_stale = asks, False
+        credit = 0.0 if asks else group_limit.saved_bytes(now) / self.fleet.worker_count
+        for meter in group_limit.active_topics:
+            meter.set_group_asks(asks, credit / len(group_limit.active_topics))
 
-    def _extend_credit(self, side: GroupLimit, meter: TopicMeter, now: float) -> bool:
+    def _extend_credit(self, group_limit: GroupLimit, meter: TopicMeter, now: float) -> bool:
         """A topic has used up the bytes that it might take without asking: whether the group has more for it. It may
         then take twice as much, as long as the group has that much.
         """
         size, messages = meter.uncounted - meter.counted_in_group, meter.messages
         meter.counted_in_group, meter.messages = meter.uncounted, 0
         if size or messages:
-            side.active_topics[meter] = now
-            side.charge_counted(size, messages, now)
-        if side.is_short_of_credit(now):
-            self._set_asking(side, True, now)
+            group_limit.active_topics[meter] = now
+            group_limit.charge_counted(size, messages, now)
+        if group_limit.is_short_of_credit(now):
+            self._set_asking(group_limit, True, now)
             return False
-        credit = side.saved_bytes(now) / self.fleet.worker_count
-        meter.set_group_asks(False, min(credit, max(2.0 * size, credit / len(side.active_topics))))
+        credit = group_limit.saved_bytes(now) / self.fleet.worker_count
+        meter.set_group_asks(False, min(credit, max(2.0 * size, credit / len(group_limit.active_topics))))
         return True
 
-    def _charge_counted(self, side: GroupLimit, now: float) -> None:
+    def _charge_counted(self, group_limit: GroupLimit, now: float) -> None:
         size = messages = 0
-        for meter in side.active_topics:
+        for meter in group_limit.active_topics:
             taken = meter.uncounted - meter.counted_in_group
             if taken or meter.messages:
                 size += taken
                 messages += meter.messages
                 meter.counted_in_group, meter.messages = meter.uncounted, 0
-                side.active_topics[meter] = now
-        if size or messages or side.refunded_bytes or side.refunded_messages:
-            side.charge_counted(size, messages, now)
+                group_limit.active_topics[meter] = now
+        if size or messages or group_limit.refunded_bytes or group_limit.refunded_messages:
+            group_limit.charge_counted(size, messages, now)
 
 
 def _no_wakeup() -> None:

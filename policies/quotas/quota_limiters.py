@@ -1,17 +1,17 @@
-# Client quotas at work in one worker: a line (line.py) for each bucket that a connection is under, shared by all
-# connections of that bucket. A request waits for the longest of its lines; whichever limit is hit first.
+# Client quotas at work in one worker: a limiter for each bucket that a connection is under, shared by all connections
+# of that bucket. A request waits for the longest queue of its limiters; whichever limit is hit first.
 #
 # Rates: `bps` holds over all brokers, `broker_bps` and `percent` on each, and `shares` are parts of what the broker's
-# total leaves to the users that have shares, dealt out a few times a second by demand (max-min fair,
-# weighted); producers and consumers have a total each. Produce limits are multiplied by the storage factor. A line
-# lives as long as a connection uses it or it is not full again: reconnecting clears no debt. It is one entity's own
-# (line.py), but for the line that strangers share where there are too many of them.
+# total leaves to the users that have shares, allocated a few times a second by demand (max-min fair, weighted);
+# producers and consumers have a total each. Produce limits are multiplied by the storage factor. A limiter lives as
+# long as a connection uses it or it is not full again: reconnecting clears no debt. It is one entity's own
+# (limits/limiter.py), but for the one that strangers share where there are too many of them.
 #
 # As in Kafka, a client's own limit counts all that it sends: whole requests, whatever becomes of them. So a limit keeps
 # what did not get into the log, but for what strangers might do to each other (`QuotaLimiter.refund_amount`).
 #
-# All of them hold over the whole fleet, so a line goes by our part (fleet/lines.py), and shares are parts of this
-# worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
+# All of them hold over the whole fleet, so a limiter goes by our part (fleet/fleet_limiter.py), and shares are parts of
+# this worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 ALLOCATE_S: Final = 0.25  # how often `allocate_shares` is called while there are shares
 IDLE_S: Final = 2.0  # a member that took nothing for this long leaves its shares to the others
-SMOOTH: Final = 0.3  # weight of the newest demand in a deal: one large batch must not move all rates
-# Shares of the whole total would never pay back what was taken beyond it, and the total's own line, where who comes
-# first is served first, would decide instead of them. So less is dealt out, at least half, until it is paid back.
+SMOOTH: Final = 0.3  # weight of the newest demand in an allocation: one large batch must not move all rates
+# Shares of the whole total would never pay back what was taken beyond it, and the total's own limiter, where who comes
+# first is served first, would decide instead of them. So less is allocated, at least half, until it is paid back.
 PAYBACK_S: Final = 2.0
-HELD_FREE: Final = 0.5  # of a member's part: the least that one that wants less may take until the next deal
-UNALLOCATED: Final = 1e12  # bytes per second: of a share that isn't known yet; the first deal is DEAL_S away
+HELD_FREE: Final = 0.5  # of a member's part: the least that one that wants less may take until the next allocation
+UNALLOCATED: Final = 1e12  # bytes per second: of a share that isn't known yet; the first allocation is ALLOCATE_S away
 # Of what can be owed before a client waits for longer than MAX_WAIT_S, what one Fetch may ask for: a client that comes
 # behind others may ask for less and waits longer, and comes at a better time then. No client has to ask for less than
 # these seconds, or consumers whose Fetches wait for data would leave nothing to the others.
 FETCH_PART: Final = 1 / 3
 MIN_FETCH_S: Final = 0.1
 # Seconds of debt that refused requests leave in a limit of one entity that any client can claim to be. With DEBT_S its
-# next request passes at the end of its client's patience (line.py): each has to cost some time.
+# next request passes at the end of its client's patience (limits/limiter.py): each has to cost some time.
 CLAIMED_DEBT_S: Final = DEBT_S + 2 * MAX_WAIT_S
 MIN_TIME_RATE: Final = 1e-6  # seconds per second
 MAX_LIMITERS: Final = 10_000
@@ -89,8 +89,8 @@ class QuotaRate(NamedTuple):
 class QuotaLimiter(FleetLimiter):
     """The limiter of one bucket of a client quota. `rate` in bytes per second, or seconds per second for `percent`.
     `node_id`: the broker that it is for, ALL_BROKERS for all. `quota`: the configured value. `meter`: of the amount
-    charged. `promised_bytes`: bytes that may come in responses to Fetches in flight. `kept`: the collection that it is
-    in from its first charge until it is found full again.
+    charged. `promised_bytes`: bytes that may come in responses to Fetches in flight. `retained`: the set that it is in
+    from its first charge until it is found full again.
     """
 
     __slots__ = (
@@ -112,7 +112,7 @@ class QuotaLimiter(FleetLimiter):
         node_id: int,
         quota: Quota,
         factor: float,
-        kept: set[QuotaLimiter],
+        retained: set[QuotaLimiter],
         *,
         own: bool,
     ) -> None:
@@ -122,14 +122,14 @@ class QuotaLimiter(FleetLimiter):
         super().__init__(
             fleet, _limiter_key(quota, node_id), _limiter_rate(quota), factor, now, least, own=own, is_here=here
         )
-        self._retained = kept
+        self._retained = retained
         # Any client can claim to be under it, since no broker has accepted the name of its user.
         self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in UNNAMED_USERS
         self.node_id = node_id
         self.quota = quota
         self.meter = LimitMeter(now)
         self.promised_bytes = 0
-        self.charged = 0.0  # since the last deal
+        self.charged = 0.0  # since the last allocation
         self.demand = 0.0  # bytes per second, smoothed
         self.used_at = now  # when something was taken
 
@@ -227,7 +227,7 @@ class UnchargedTraffic:
 
 
 class ConnectionQuotaLimit(RequestLimit):
-    """All lines of one connection. Those of Fetch (`consume_limiters`) take no part in decisions about Produce
+    """All limiters of one connection. Those of Fetch (`consume_limiters`) take no part in decisions about Produce
     requests, and the thread's time (`time_limiters`) is taken when it was spent. `uncharged`: of their broker.
     """
 
@@ -238,24 +238,27 @@ class ConnectionQuotaLimit(RequestLimit):
         produce: tuple[QuotaLimiter, ...] = (),
         consume: tuple[QuotaLimiter, ...] = (),
         request: tuple[QuotaLimiter, ...] = (),
-        spared: UnchargedTraffic | None = None,
+        uncharged: UnchargedTraffic | None = None,
     ) -> None:
         self.produce_limiters = produce
         self.consume_limiters = consume
         self.time_limiters = request
-        self.uncharged = spared or UnchargedTraffic()
+        self.uncharged = uncharged or UnchargedTraffic()
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
-        asked = [*((line, size) for line in self.produce_limiters), *((line, 0) for line in self.time_limiters)]
-        answer, line = check_limiters(asked, patience, now)
-        if line is None:
+        asked = [
+            *((limiter, size) for limiter in self.produce_limiters),
+            *((limiter, 0) for limiter in self.time_limiters),
+        ]
+        answer, limiter = check_limiters(asked, patience, now)
+        if limiter is None:
             return None
-        rates = line.meter.observed_rate, line.bucket.rate
-        return client_quota(line.text, answer.throttle_ms, rates, answer.outcome, answer.room_in_s)
+        rates = limiter.meter.observed_rate, limiter.bucket.rate
+        return client_quota(limiter.text, answer.throttle_ms, rates, answer.outcome, answer.room_in_s)
 
     def charge_request(self, size: int, messages: int, now: float) -> None:
-        for line in self.produce_limiters:
-            line.charge_amount(size, now)
+        for limiter in self.produce_limiters:
+            limiter.charge_amount(size, now)
 
     def for_request(self, beside: int) -> RequestLimit:
         """The same limit for one request, with `beside` bytes that belong to none of its batches."""
@@ -265,24 +268,26 @@ class ConnectionQuotaLimit(RequestLimit):
         """Bytes of whole requests. There is no credit of the thread's time: each request has to be judged."""
         if self.time_limiters:
             return 0.0, 0.0
-        return min([line.available_credit(client, now) for line in self.produce_limiters], default=math.inf), math.inf
+        return min(
+            [limiter.available_credit(client, now) for limiter in self.produce_limiters], default=math.inf
+        ), math.inf
 
     def record_only(self, size: int, messages: int) -> None:
         self.uncharged.produced += size  # below 0 as well: a total has only what got into the log
-        for line in self.produce_limiters:
-            line.record_only(max(0, size))
+        for limiter in self.produce_limiters:
+            limiter.record_only(max(0, size))
 
     def refund_request(self, size: int, messages: int) -> None:
-        for line in self.produce_limiters:
-            line.refund_amount(size)
+        for limiter in self.produce_limiters:
+            limiter.refund_amount(size)
 
     def check_fetch(self, size: int, patience: ClientPatience, now: float) -> AdmissionResult:
         """Whether a Fetch may be sent; its response may be as large as the last one, `size` bytes. An entity has to pay
         for everything that it fetches; independent clients don't wait for all of it.
         """
         asked = [
-            *((line, 0 if line.own else size) for line in self.consume_limiters),
-            *((line, 0) for line in self.time_limiters),
+            *((limiter, 0 if limiter.own else size) for limiter in self.consume_limiters),
+            *((limiter, 0) for limiter in self.time_limiters),
         ]
         return check_limiters(asked, patience, now)[0]
 
@@ -291,52 +296,52 @@ class ConnectionQuotaLimit(RequestLimit):
         consumers that start at once would find nothing owed.
         """
         most = math.inf
-        for line in self.consume_limiters:
-            rate = line.bucket.rate
-            left = MAX_WAIT_S * rate + line.bucket.token_level(now) - line.promised_bytes
+        for limiter in self.consume_limiters:
+            rate = limiter.bucket.rate
+            left = MAX_WAIT_S * rate + limiter.bucket.token_level(now) - limiter.promised_bytes
             most = min(most, max(left * FETCH_PART, MIN_FETCH_S * rate))
         if most == math.inf:
             return 0
         size = max(1, int(most))
-        for line in self.consume_limiters:
-            line.promised_bytes += size
+        for limiter in self.consume_limiters:
+            limiter.promised_bytes += size
         return size
 
     def charge_fetch(self, size: int, now: float) -> float:
         """A Fetch answer of `size` bytes passes: seconds until the next one may be asked for, at most MAX_WAIT_S; or,
         where quotas are only observed, for how long it would have had to wait.
         """
-        for line in self.consume_limiters:
-            line.charge_amount(size, now)
+        for limiter in self.consume_limiters:
+            limiter.charge_amount(size, now)
         longest = 0.0
-        for line in (*self.consume_limiters, *self.time_limiters):
-            longest = max(longest, line.wait_after_charge(now))
+        for limiter in (*self.consume_limiters, *self.time_limiters):
+            longest = max(longest, limiter.wait_after_charge(now))
         return min(longest, MAX_WAIT_S)
 
     def record_fetch_only(self, size: int) -> None:
         """A Fetch answer passes that would not have been asked for yet if quotas were enforced."""
         self.uncharged.fetched += size
-        for line in self.consume_limiters:
-            line.record_only(size)
+        for limiter in self.consume_limiters:
+            limiter.record_only(size)
 
     def release_fetch(self, size: int) -> None:
         """The answer for which that much was promised is here, or will never come."""
-        for line in self.consume_limiters:
-            line.promised_bytes -= size
+        for limiter in self.consume_limiters:
+            limiter.promised_bytes -= size
 
 
 NO_QUOTA_LIMIT: Final = ConnectionQuotaLimit()
 
 
 class _RequestQuotaLimit(RequestLimit):
-    """The lines of a connection, for one request. `beside`: its bytes that are in none of its batches. Kafka's quotas
-    count them as well, and a client may send as many as it likes: names, tagged fields, bytes behind a batch.
+    """The limiters of a connection, for one request. `beside`: its bytes that are in none of its batches. Kafka's
+    quotas count them as well, and a client may send as many as it likes: names, tagged fields, bytes behind a batch.
     """
 
     __slots__ = ("_beside", "_quota_limit")
 
-    def __init__(self, lines: ConnectionQuotaLimit, beside: int) -> None:
-        self._quota_limit = lines
+    def __init__(self, quota_limit: ConnectionQuotaLimit, beside: int) -> None:
+        self._quota_limit = quota_limit
         self._beside = beside
 
     def judge_request(self, size: int, messages: int, patience: ClientPatience, now: float) -> Verdict | None:
@@ -348,8 +353,8 @@ class _RequestQuotaLimit(RequestLimit):
     def record_only(self, size: int, messages: int) -> None:
         self._quota_limit.record_only(size, messages)
         if size > 0:
-            for line in self._quota_limit.produce_limiters:
-                line.record_only(self._beside)
+            for limiter in self._quota_limit.produce_limiters:
+                limiter.record_only(self._beside)
 
     def refund_request(self, size: int, messages: int) -> None:
         beside, self._beside = self._beside, 0  # once, however many of its partitions come back
@@ -357,7 +362,7 @@ class _RequestQuotaLimit(RequestLimit):
 
 
 class _ShareAllocation:
-    """The shares dealt out, of the total for producers or that for consumers; all but the time by broker."""
+    """The shares allocated, of the total for producers or that for consumers; all but the time by broker."""
 
     __slots__ = ("allocated_at", "excess_bytes", "left_rates", "other_rates")
 
@@ -369,11 +374,11 @@ class _ShareAllocation:
 
 
 class QuotaLimiters:
-    """All lines of one worker.
+    """All limiters of one worker.
 
-    `version` changes whenever connections have to look up their lines again. `has_shares`: whether `allocate_shares` is
-    needed. `has_fetch_limits`: whether any quota concerns Fetch. `counts_fetches`: whether `fetched_bytes` is counted.
-    `fetched_bytes`: bytes that consumers got from each broker while that was needed.
+    `version` changes whenever connections have to look up their limiters again. `has_shares`: whether `allocate_shares`
+    is needed. `has_fetch_limits`: whether any quota concerns Fetch. `counts_fetches`: whether `fetched_bytes` is
+    counted. `fetched_bytes`: bytes that consumers got from each broker while that was needed.
     """
 
     def __init__(self, fleet: FleetShares | None = None) -> None:
@@ -385,7 +390,7 @@ class QuotaLimiters:
         self.has_fetch_limits = self.counts_fetches = False
         self.fetched_bytes: dict[int, int] = {}
         self._uncharged: dict[int, UnchargedTraffic] = {}
-        self._counted: dict[int, int] = {}  # of `fetched` at the last deal
+        self._counted: dict[int, int] = {}  # of `fetched` at the last allocation
         self._total_out: float | None = None
         self._totals_out: Mapping[int, float] = {}
         self.max_limiters = MAX_LIMITERS
@@ -418,35 +423,35 @@ class QuotaLimiters:
         self.fetched_bytes[node_id] = self.fetched_bytes.get(node_id, 0) + size
 
     def renew_limits(self) -> None:
-        """Connections have to look up their lines again, and all else that holds for their names."""
+        """Connections have to look up their limiters again, and all else that holds for their names."""
         self.version += 1
 
     def set_storage_factor(self, factor: float, now: float) -> None:
         """The storage factor, above 0: times which every produce limit holds."""
         if factor != self._storage_factor:
             self._storage_factor = factor
-            for line in list(self._limiters.values()):
-                if line.key:
-                    line.set_limit(line.limit, self._factor_of(line.quota), now)
+            for limiter in list(self._limiters.values()):
+                if limiter.key:
+                    limiter.set_limit(limiter.limit, self._factor_of(limiter.quota), now)
 
     def connection_limit(self, node_id: int, user: str, client_id: str, now: float) -> ConnectionQuotaLimit:
-        """The lines of a connection to that broker."""
+        """The limiters of a connection to that broker."""
         limits = self.store.connection_limits(user, client_id)
         if not (limits.produce or limits.consume or limits.request):
             return NO_QUOTA_LIMIT
-        spared = self._uncharged.setdefault(node_id, UnchargedTraffic())
+        uncharged = self._uncharged.setdefault(node_id, UnchargedTraffic())
         produce, consume, request = (tuple(self.limiter_of(limit, node_id, now) for limit in kind) for kind in limits)
-        return ConnectionQuotaLimit(produce, consume, request, spared)
+        return ConnectionQuotaLimit(produce, consume, request, uncharged)
 
     def close_tick(self, now: float) -> None:
-        """Close the meters' tick, and forget lines without users and without debt."""
-        for line in list(self._limiters.values()):
-            line.meter.tick(now)
-            if line.bucket.is_full(now):
-                self._retained.discard(line)
+        """Close the meters' tick, and forget limiters without users and without debt."""
+        for limiter in list(self._limiters.values()):
+            limiter.meter.tick(now)
+            if limiter.bucket.is_full(now):
+                self._retained.discard(limiter)
 
     def allocate_fetch_shares(self, now: float) -> None:
-        """Deal out shares of the bytes that consumers may take."""
+        """Allocate shares of the bytes that consumers may take."""
         totals: dict[int, tuple[float | None, float]] = {}
         for node_id, fetched in self.fetched_bytes.items():
             total = self._totals_out.get(node_id, self._total_out)
@@ -459,97 +464,101 @@ class QuotaLimiters:
     def allocate_shares(
         self, totals: Mapping[int, tuple[float | None, float]], now: float, kind: QuotaType = "producer_byte_rate"
     ) -> None:
-        """Deal shares out. `totals`: by broker, its limit in bytes per second (storage factor included), and the bytes
-        that all clients took since the last deal. In a fleet the limit is our part of it.
+        """Allocate shares. `totals`: by broker, its limit in bytes per second (storage factor included), and the bytes
+        that all clients took since the last allocation. In a fleet the limit is our part of it.
         """
-        dealt = self._allocations[kind]
-        elapsed = now - dealt.allocated_at
-        dealt.allocated_at = now
+        allocation = self._allocations[kind]
+        elapsed = now - allocation.allocated_at
+        allocation.allocated_at = now
         if elapsed <= 0.0:
             return
         pools: dict[int, list[QuotaLimiter]] = {}
         if self.fleet.page is not None:  # the part that others take here can't be shared elsewhere
             pools = {node_id: [] for node_id in totals}
-        for line in self._limiters.values():
-            if line.quota.unit == "shares" and line.quota.bucket.key.type == kind:
-                pools.setdefault(line.node_id, []).append(line)
-        for node_id, lines in pools.items():
+        for limiter in self._limiters.values():
+            if limiter.quota.unit == "shares" and limiter.quota.bucket.key.type == kind:
+                pools.setdefault(limiter.node_id, []).append(limiter)
+        for node_id, limiters in pools.items():
             total, taken = totals.get(node_id, (None, 0.0))
             if node_id in self._uncharged:
                 taken = max(0.0, taken - self._uncharged[node_id].drain_bytes(kind))
             if total is None:  # shares of nothing are no limit: they were refused or warned about when they were set
-                dealt.left_rates.pop(node_id, None)
-                for line in lines:
-                    line.bucket.set_rate(UNALLOCATED, now)
-                    line.charged = 0.0
+                allocation.left_rates.pop(node_id, None)
+                for limiter in limiters:
+                    limiter.bucket.set_rate(UNALLOCATED, now)
+                    limiter.charged = 0.0
                 continue
-            others = max(0.0, taken - sum(line.charged for line in lines)) / elapsed
-            before = dealt.other_rates.get(node_id, others)
-            dealt.other_rates[node_id] = others = before + SMOOTH * (others - before)
-            total = self._update_slice(f"{kind} {node_id}", lines, total, others, now)
+            others = max(0.0, taken - sum(limiter.charged for limiter in limiters)) / elapsed
+            before = allocation.other_rates.get(node_id, others)
+            allocation.other_rates[node_id] = others = before + SMOOTH * (others - before)
+            total = self._update_slice(f"{kind} {node_id}", limiters, total, others, now)
             left = total - others
             if kind == "producer_byte_rate":  # nothing but shares decides about consumers
-                ahead = dealt.excess_bytes.get(node_id, 0.0) + taken - total * elapsed
-                dealt.excess_bytes[node_id] = ahead = min(max(ahead, -BURST_S * total), PAYBACK_S * total)
+                ahead = allocation.excess_bytes.get(node_id, 0.0) + taken - total * elapsed
+                allocation.excess_bytes[node_id] = ahead = min(max(ahead, -BURST_S * total), PAYBACK_S * total)
                 left -= min(max(0.0, ahead) / PAYBACK_S, left / 2)
-            dealt.left_rates[node_id] = left = max(MIN_RATE, left)
-            _allocate_rates(lines, left, elapsed, now)
+            allocation.left_rates[node_id] = left = max(MIN_RATE, left)
+            _allocate_rates(limiters, left, elapsed, now)
 
-    def _update_slice(self, name: str, lines: Sequence[QuotaLimiter], total: float, others: float, now: float) -> float:
+    def _update_slice(
+        self, name: str, limiters: Sequence[QuotaLimiter], total: float, others: float, now: float
+    ) -> float:
         """This worker's part of a broker's total, `name`: the more, the more shares the clients have that want more
         here. A client that has all that it wants only because others have less for each of their shares is one of
         those.
         """
-        hungry = [line for line in lines if line.bucket.in_debt or now < line.hungry_until]
-        content = [line for line in lines if line.is_active(now) and line not in hungry]
+        hungry = [limiter for limiter in limiters if limiter.bucket.in_debt or now < limiter.hungry_until]
+        content = [limiter for limiter in limiters if limiter.is_active(now) and limiter not in hungry]
         taken, weights = self.fleet.read_slices(name, now)
-        weights += sum([line.quota.rate for line in hungry])
-        left = total - others - taken - sum([line.demand for line in content])
-        for line in sorted(content, key=lambda line: -line.demand / line.quota.rate):
-            if not weights or line.demand * weights <= max(0.0, left) * line.quota.rate:
+        weights += sum([limiter.quota.rate for limiter in hungry])
+        left = total - others - taken - sum([limiter.demand for limiter in content])
+        for limiter in sorted(content, key=lambda limiter: -limiter.demand / limiter.quota.rate):
+            if not weights or limiter.demand * weights <= max(0.0, left) * limiter.quota.rate:
                 break
-            content.remove(line)
-            hungry.append(line)
-            weights += line.quota.rate
-            left += line.demand
-        weight = sum([line.quota.rate for line in hungry or lines])
+            content.remove(limiter)
+            hungry.append(limiter)
+            weights += limiter.quota.rate
+            left += limiter.demand
+        weight = sum([limiter.quota.rate for limiter in hungry or limiters])
         return self.fleet.update_slice(
-            name, total, others + sum([line.demand for line in content]), weight, bool(hungry), now
+            name, total, others + sum([limiter.demand for limiter in content]), weight, bool(hungry), now
         )
 
     def busiest_rates(self, most: int, now: float) -> list[QuotaRate]:
-        """The lines that take most of their limits, that one first."""
-        busiest = heapq.nlargest(most, self._limiters.values(), key=lambda line: line.utilization)
-        return [line.read_rate(now) for line in busiest]
+        """The limiters that take most of their limits, that one first."""
+        busiest = heapq.nlargest(most, self._limiters.values(), key=lambda limiter: limiter.utilization)
+        return [limiter.read_rate(now) for limiter in busiest]
 
     def limiter_of(self, limit: Quota, node_id: int, now: float) -> QuotaLimiter:
         """The limiter of a limit on connections to that broker, made if there is none yet."""
         node_id = ALL_BROKERS if limit.unit == "bps" else node_id
         key = (limit.bucket, node_id)
-        line = self._limiters.get(key)
+        limiter = self._limiters.get(key)
         # One client's own, unless clients without a known name share it. (A client that merely claims the client id of
         # a quota has to get something into the log to use up more of it than CLAIMED_DEBT_S: see
         # QuotaLimiter.refund_amount.)
         own = limit.bucket.user not in UNNAMED_USERS or limit.bucket.client_id is not None
-        if line is None and len(self._limiters) >= self.max_limiters:
-            bucket = limit.bucket  # a client may make names up: the rest shares one line per limit
+        if limiter is None and len(self._limiters) >= self.max_limiters:
+            bucket = limit.bucket  # a client may make names up: the rest shares one limiter per limit
             own = False
             user, client_id = (None if name is None else OTHER_NAME for name in (bucket.user, bucket.client_id))
             limit = limit._replace(bucket=BucketKey(bucket.key, user, client_id))
             key = (limit.bucket, node_id)
-            line = self._limiters.get(key)
-        if line is None:
-            line = self._limiters[key] = QuotaLimiter(
+            limiter = self._limiters.get(key)
+        if limiter is None:
+            limiter = self._limiters[key] = QuotaLimiter(
                 self.fleet, now, node_id, limit, self._factor_of(limit), self._retained, own=own
             )
-            if not line.key:
-                line.bucket.set_rate(self._allocations[limit.bucket.key.type].left_rates.get(node_id, UNALLOCATED), now)
-            self._retained.add(line)
-        elif line.quota is not limit and line.quota != limit:
-            line.quota = limit
-            if line.key:
-                line.set_limit(_limiter_rate(limit), self._factor_of(limit), now)
-        return line
+            if not limiter.key:
+                limiter.bucket.set_rate(
+                    self._allocations[limit.bucket.key.type].left_rates.get(node_id, UNALLOCATED), now
+                )
+            self._retained.add(limiter)
+        elif limiter.quota is not limit and limiter.quota != limit:
+            limiter.quota = limit
+            if limiter.key:
+                limiter.set_limit(_limiter_rate(limit), self._factor_of(limit), now)
+        return limiter
 
     def _factor_of(self, limit: Quota) -> float:
         """Times which the configured limit is in force."""
@@ -558,10 +567,10 @@ class QuotaLimiters:
     def share_claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, tuple[float, bool]]:
         """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
         found: dict[int, tuple[float, bool]] = {}
-        for line in self._limiters.values():
-            if not line.key and line.quota.bucket.key.type == kind and line.is_active(now):
-                weight, hungry = found.get(line.node_id, (0.0, False))
-                found[line.node_id] = weight + line.quota.rate, hungry or now < line.hungry_until
+        for limiter in self._limiters.values():
+            if not limiter.key and limiter.quota.bucket.key.type == kind and limiter.is_active(now):
+                weight, hungry = found.get(limiter.node_id, (0.0, False))
+                found[limiter.node_id] = weight + limiter.quota.rate, hungry or now < limiter.hungry_until
         return found
 
 
@@ -571,7 +580,7 @@ def quota_factor(key: QuotaKey, storage_factor: float) -> float:
 
 
 def _limiter_rate(quota: Quota) -> float:
-    """In the unit of a line: bytes, or seconds, per second."""
+    """In the unit of a limiter: bytes, or seconds, per second."""
     return quota.rate / 100 if quota.unit == "percent" else quota.rate
 
 
@@ -582,23 +591,24 @@ def _limiter_key(quota: Quota, node_id: int) -> FleetKey:
     return quota_key(quota.bucket.key.wire_name, user, client_id, None if node_id == ALL_BROKERS else node_id)
 
 
-def _allocate_rates(lines: list[QuotaLimiter], left: float, elapsed: float, now: float) -> None:
-    for line in lines:
-        rate = line.charged / elapsed
-        line.demand += SMOOTH * (rate - line.demand)
-        line.charged = 0.0
-    active = [line for line in lines if line.is_active(now)]
-    weight = sum(line.quota.rate for line in active)
-    wants = [(line.quota.rate, _wanted_rate(line, left)) for line in active]
-    for line, rate in zip(active, max_min_fair(wants, left), strict=True):
+def _allocate_rates(limiters: list[QuotaLimiter], left: float, elapsed: float, now: float) -> None:
+    for limiter in limiters:
+        rate = limiter.charged / elapsed
+        limiter.demand += SMOOTH * (rate - limiter.demand)
+        limiter.charged = 0.0
+    active = [limiter for limiter in limiters if limiter.is_active(now)]
+    weight = sum(limiter.quota.rate for limiter in active)
+    wants = [(limiter.quota.rate, _wanted_rate(limiter, left)) for limiter in active]
+    for limiter, rate in zip(active, max_min_fair(wants, left), strict=True):
         # A client that wants next to nothing is not held to that: wanting more all of a sudden it would have to wait
-        # for seconds, and has his part with the next deal. Not to all of it, or too much is dealt out for too long.
-        line.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * line.quota.rate / weight), now)
-    for line in lines:  # a member that comes back begins with its own share: the next deal takes it from the others
-        if not line.is_active(now):
-            line.bucket.set_rate(max(MIN_RATE, left * line.quota.rate / (weight + line.quota.rate)), now)
+        # for seconds, and has its part with the next allocation. Not to all of it, or too much is allocated for too
+        # long.
+        limiter.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * limiter.quota.rate / weight), now)
+    for limiter in limiters:  # one that comes back begins with its own share: the next allocation takes it from others
+        if not limiter.is_active(now):
+            limiter.bucket.set_rate(max(MIN_RATE, left * limiter.quota.rate / (weight + limiter.quota.rate)), now)
 
 
-def _wanted_rate(line: QuotaLimiter, left: float) -> float:
-    """A line with waiting clients wants more than it got; others a bit more than they took, so that they can grow."""
-    return left if line.bucket.in_debt else min(left, 1.25 * line.demand)
+def _wanted_rate(limiter: QuotaLimiter, left: float) -> float:
+    """One with waiting clients wants more than it got; others a bit more than they took, so that they can grow."""
+    return left if limiter.bucket.in_debt else min(left, 1.25 * limiter.demand)

@@ -4,7 +4,8 @@
 # no room is held while its client waits, as at the gateway, and rejected then.
 #
 # One client of the record may have been many connections; here it has one, which waits for all of them. Bytes come out
-# right, since lines count them; the sum of all delays is that of one connection. Knows no record, no file and no clock.
+# right, since limits count them; the sum of all delays is that of one connection. Knows neither record nor file nor
+# clock.
 
 from __future__ import annotations
 
@@ -24,17 +25,15 @@ from policies.limited_broker import LimitedBroker
 from policies.limits.limiter import recheck_delay_s
 from policies.meters.broker_meters import OTHER_TOPICS
 from policies.meters.topic_meter import TopicMeter
-from policies.quotas.quota_limiters import ALLOCATE_S, NO_QUOTA_LIMIT, QuotaLimiters
-from policies.quotas.quota_limiters import ConnectionQuotaLimit as OwnLines
+from policies.quotas.quota_limiters import ALLOCATE_S, NO_QUOTA_LIMIT, ConnectionQuotaLimit, QuotaLimiters
 from policies.thresholds.broker_limits import TopicThresholdLimit
 from policies.verdict import Verdict
 from policies.whatif.client import ReplayStream
 from policies.whatif.rows import ReplayRules
 
 PIECE_S: Final = 0.25  # of a limit's rate: this much passes at once, unless requests are larger
-PATIENCE_S: Final = max_response_wait_s(
-    None, 30_000
-)  # records don't say what software their clients were: most wait for 30 s
+# Records don't say what software their clients were: most wait for 30 s.
+PATIENCE_S: Final = max_response_wait_s(None, 30_000)
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ class ReplayLimits:
         self._standing = (
             PolicyEngine(0.0).broker_meters(0).add_topic(OTHER_TOPICS)
         )  # one that stands for several topics asks always
-        self._limits_by_stream: dict[ReplayStream, tuple[OwnLines, GroupLimit | None]] = {}
+        self._limits_by_stream: dict[ReplayStream, tuple[ConnectionQuotaLimit, GroupLimit | None]] = {}
         self._clock = 0.0
         self._allocated_at = 0.0
         self._counted_bytes: dict[int, float] = {}
@@ -97,10 +96,10 @@ class ReplayLimits:
         """Find the limits of this client."""
         broker, topic, principal, client_id = stream.key
         quotas = self._quotas.connection_limit(broker, principal.partition(":")[2], client_id, now)
-        side = self._find_group_limit(topic, principal, now)
+        group_limit = self._find_group_limit(topic, principal, now)
         stream.is_limited = False
-        if quotas.produce_limiters or side is not None:
-            self._limits_by_stream[stream] = OwnLines(quotas.produce_limiters), side
+        if quotas.produce_limiters or group_limit is not None:
+            self._limits_by_stream[stream] = ConnectionQuotaLimit(quotas.produce_limiters), group_limit
             stream.is_limited = True
         elif self.delays_requests and self._policies.broker_total(broker) is not None:
             stream.is_limited = True
@@ -128,10 +127,10 @@ class ReplayLimits:
         """Charge the client's own quotas for bytes that got to the broker and not into the log. `refused`: else they
         were trimmed.
         """
-        lines, _ = self._limits_by_stream.get(stream, _NO_STREAM_LIMITS)
-        lines.charge_request(round(size), 0, max(self._clock, now))
+        quota_limit, _ = self._limits_by_stream.get(stream, _NO_STREAM_LIMITS)
+        quota_limit.charge_request(round(size), 0, max(self._clock, now))
         if refused:
-            lines.refund_request(round(size), 0)
+            quota_limit.refund_request(round(size), 0)
 
     @property
     def has_shares(self) -> bool:
@@ -184,22 +183,22 @@ class ReplayLimits:
         self, want: ReplayOffer, size: float, patience: ClientPatience, now: float
     ) -> tuple[_Part, RequestDecision[_Part]]:
         """One request of the client, and what all its limits say about it."""
-        lines, side = self._limits_by_stream.get(want.stream, _NO_STREAM_LIMITS)
+        quota_limit, group_limit = self._limits_by_stream.get(want.stream, _NO_STREAM_LIMITS)
         meter, limits = want.meter, want.broker.limits
         asks = want.rejects or (meter.thresholds_ask and limits.strategy.delays_requests)
         threshold = TopicThresholdLimit(limits, meter, meter.name) if asks else None
-        under = PartitionLimits(quota=lines, group=side, threshold=threshold)
+        under = PartitionLimits(quota=quota_limit, group=group_limit, threshold=threshold)
         part = (meter.name, 0, round(size), round(size * want.stream.messages))
         return part, decide_request([part], {part[:2]: under}, patience, now)
 
     def _lowest_rate(self, want: ReplayOffer) -> float:
         """The lowest rate that holds, bytes per second."""
-        lines, side = self._limits_by_stream.get(want.stream, _NO_STREAM_LIMITS)
-        rates = [line.bucket.rate for line in lines.produce_limiters]
-        if side is not None and side.byte_limiter is not None:
-            rates.append(side.byte_limiter.bucket.rate)
-        if side is not None and side.message_limiter is not None and want.stream.messages:
-            rates.append(side.message_limiter.bucket.rate / want.stream.messages)
+        quota_limit, group_limit = self._limits_by_stream.get(want.stream, _NO_STREAM_LIMITS)
+        rates = [limiter.bucket.rate for limiter in quota_limit.produce_limiters]
+        if group_limit is not None and group_limit.byte_limiter is not None:
+            rates.append(group_limit.byte_limiter.bucket.rate)
+        if group_limit is not None and group_limit.message_limiter is not None and want.stream.messages:
+            rates.append(group_limit.message_limiter.bucket.rate / want.stream.messages)
         limits = want.broker.limits
         limit = limits.thresholds.effective_threshold(want.meter) if limits.strategy.delays_requests else None
         if limit is not None:
@@ -210,11 +209,11 @@ class ReplayLimits:
         if not self._groups.has_groups:
             return None
         name = topic.encode()
-        side = self._groups.activate_publish_limit(self._standing, name, now)
-        if side is None and self._groups.depends_on_principal(name):
-            side = self._groups.principal_publish_limit(principal, now)
-        return side if side is not None and side.limiters else None
+        group_limit = self._groups.activate_publish_limit(self._standing, name, now)
+        if group_limit is None and self._groups.depends_on_principal(name):
+            group_limit = self._groups.principal_publish_limit(principal, now)
+        return group_limit if group_limit is not None and group_limit.limiters else None
 
 
 _Part = tuple[bytes, int, int, int]
-_NO_STREAM_LIMITS: Final[tuple[OwnLines, None]] = (NO_QUOTA_LIMIT, None)
+_NO_STREAM_LIMITS: Final[tuple[ConnectionQuotaLimit, None]] = (NO_QUOTA_LIMIT, None)
