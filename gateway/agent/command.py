@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from confluent_kafka import KafkaException
 from prometheus_client import disable_created_metrics, start_http_server
@@ -19,12 +20,13 @@ from gateway.agent.metrics import AgentMetrics
 from gateway.agent.publishing import STOP_S, VolumeAgent
 from gateway.agent.settings import AgentSettings, SettingsError
 from gateway.log.logs import DefaultLogSettings, configure_logging
+from gateway.system.process_exit import exit_process
 
 log = logging.getLogger("gateway.volume-agent")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the agent until SIGTERM or SIGINT; the result is the exit code."""
+    """Run the agent until SIGTERM or SIGINT, and end the process; the result is the exit code where it can't begin."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         settings = read_settings(argv)
@@ -39,19 +41,20 @@ def main(argv: Sequence[str]) -> int:
     except KafkaException as error:
         return _print_error(f"kafka: {error.args[0].str()}")
     _log_start(settings)
+    return _run_until_signal(agent)
+
+
+def _run_until_signal(agent: VolumeAgent) -> NoReturn:
     ended: list[bool] = []
     worker = threading.Thread(target=_run_agent, args=(agent, ended), name="publish", daemon=True)
     worker.start()
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
     if ended:
-        return 1
+        exit_process(1)
     agent.stop_requested.set()
     worker.join(STOP_S)
     log.info("stopped by %s", signal.Signals(number).name)
-    if worker.is_alive():  # in a call that doesn't come back; the interpreter's own end would wait for what it holds
-        logging.shutdown()
-        os._exit(0)
-    return 0
+    exit_process(0)  # the thread may be in a call that doesn't come back
 
 
 def _run_agent(agent: VolumeAgent, ended: list[bool]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 
 
 def main() -> int:
@@ -37,4 +36,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from gateway.system.process_exit import exit_process
+
+    exit_process(main())
