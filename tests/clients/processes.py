@@ -104,7 +104,6 @@ class Watch(Background):
         self._ports = set(ports)
         self._allowed = allowed
         self._known: set[int] = set()
-        self.looks = 0
         self.seen: dict[int, set[int]] = {port: set() for port in self._ports}
         self.strangers: dict[int, str] = {}
         self.unresolved = 0
@@ -114,7 +113,6 @@ class Watch(Background):
             self.look()
 
     def look(self) -> None:
-        self.looks += 1
         now = connections_to(self._ports)
         new = [connection for connection in now if connection.inode not in self._known]
         self._known &= {connection.inode for connection in now}  # inodes are used again

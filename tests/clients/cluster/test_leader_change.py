@@ -117,7 +117,6 @@ def test_after_a_leader_change_only_the_gateway_is_connected_to_the_brokers(
         assert harness.judge(produced, log).clean, f"{client}: {harness.judge(produced, log)}"
         numbers = {number for seen in consumed["partitions"].values() for number in seen}
         assert numbers == set(range(count)), f"{client}: {len(numbers)} of {count} consumed; {consumed['events']}"
-    assert watch.looks > 100
     if gateway is None:
         assert watch.strangers.keys() >= {driver.pid for driver in drivers.values()}
         return
