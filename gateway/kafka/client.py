@@ -1,4 +1,5 @@
-# Requests that librdkafka doesn't have (DescribeLogDirs, the client quotas), by connections of our own.
+# Requests that librdkafka doesn't have (DescribeLogDirs, DescribeProducers, the client quotas), by connections of our
+# own.
 #
 # Each run has connections of its own, driven by the thread that asks, and one deadline from the resolver to the last
 # byte: nothing is left to break, leak or go stale between two runs a minute apart. An error names the brokers that gave
@@ -254,17 +255,23 @@ class RequestRound:
         raise NoAnswer("; ".join(sorted(failed)))
 
     async def request_all_brokers(self, brokers: Mapping[int, BrokerAddress], ask: BrokerRequest[T]) -> dict[int, T]:
-        """The answers of all these brokers, asked at the same time: a slow one costs only its own time.
+        """The answers of all these brokers, asked the same at the same time: a slow one costs only its own time.
 
         Raises:
             NoAnswer: one didn't give any; the first few of those are named.
         """
+        return await self.request_each_broker(brokers, dict.fromkeys(brokers, ask))
+
+    async def request_each_broker(
+        self, brokers: Mapping[int, BrokerAddress], asks: Mapping[int, BrokerRequest[T]]
+    ) -> dict[int, T]:
+        """The same, with a question of its own for each."""
         answers: dict[int, T] = {}
         failed: dict[int, str] = {}
 
         async def ask_one(broker_id: int, address: BrokerAddress) -> None:
             try:
-                answers[broker_id] = await self._request_broker(address, ask, self._deadline)
+                answers[broker_id] = await self._request_broker(address, asks[broker_id], self._deadline)
             except NoAnswer as error:
                 failed[broker_id] = f"broker {broker_id} ({address}): {error}"
 

@@ -1,7 +1,8 @@
-# The gateway's own questions to brokers about themselves: DescribeCluster (Metadata, where brokers don't have it) and
-# DescribeLogDirs. The messages only: conclusions are drawn by the reader.
+# The gateway's own questions to brokers about themselves: DescribeCluster (Metadata, where brokers don't have it),
+# DescribeLogDirs and DescribeProducers. The messages only: conclusions are drawn by the reader.
 #
-# Spec: KIP-700, KIP-919, KIP-1073 (DescribeCluster v0, v1, v2), KIP-113, KIP-827 (DescribeLogDirs: sizes of volumes).
+# Spec: KIP-700, KIP-919, KIP-1073 (DescribeCluster v0, v1, v2), KIP-113, KIP-827 (DescribeLogDirs: sizes of volumes),
+# KIP-664 (DescribeProducers).
 
 from __future__ import annotations
 
@@ -108,6 +109,43 @@ class DescribeLogDirsResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int  # from version 3 on; earlier a missing right looks like no log dirs
     results: tuple[LogDir, ...]
+
+
+class DescribeProducersTopic(NamedTuple):
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+class DescribeProducersRequest(NamedTuple):
+    topics: tuple[DescribeProducersTopic, ...]
+
+
+class ProducerState(NamedTuple):
+    """An idempotent producer that the broker remembers. -1: unknown, none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int  # of the last marker that ended a transaction of it
+    current_txn_start_offset: int
+
+
+class ProducersPartition(NamedTuple):
+    partition_index: int
+    error_code: int
+    error_message: str | None
+    active_producers: tuple[ProducerState, ...]
+
+
+class ProducersTopic(NamedTuple):
+    name: str
+    partitions: tuple[ProducersPartition, ...]
+
+
+class DescribeProducersResponse(NamedTuple):
+    throttle_time_ms: int
+    topics: tuple[ProducersTopic, ...]
 
 
 _THROTTLE = MessageField("throttle_time_ms", "int32")
@@ -226,5 +264,53 @@ DESCRIBE_LOG_DIRS: ApiCodec[DescribeLogDirsRequest, DescribeLogDirsResponse] = A
         _THROTTLE,
         MessageField("error_code", "int16", since=3, default=0),
         MessageField("results", _LOG_DIR, array=True),
+    ),
+)
+
+_PRODUCER_STATE = MessageStruct(
+    ProducerState,
+    MessageField("producer_id", "int64"),
+    MessageField("producer_epoch", "int32"),
+    MessageField("last_sequence", "int32"),
+    MessageField("last_timestamp", "int64"),
+    MessageField("coordinator_epoch", "int32"),
+    MessageField("current_txn_start_offset", "int64"),
+)
+_PRODUCERS_PARTITION = MessageStruct(
+    ProducersPartition,
+    _PARTITION_INDEX,
+    _ERROR_CODE,
+    MessageField("error_message", "message", nullable=True),
+    MessageField("active_producers", _PRODUCER_STATE, array=True),
+)
+
+DESCRIBE_PRODUCERS: ApiCodec[DescribeProducersRequest, DescribeProducersResponse] = ApiCodec(
+    api.DESCRIBE_PRODUCERS,
+    0,
+    0,
+    MessageStruct(
+        DescribeProducersRequest,
+        MessageField(
+            "topics",
+            MessageStruct(
+                DescribeProducersTopic,
+                MessageField("name", "text"),
+                MessageField("partition_indexes", "int32", array=True),
+            ),
+            array=True,
+        ),
+    ),
+    MessageStruct(
+        DescribeProducersResponse,
+        _THROTTLE,
+        MessageField(
+            "topics",
+            MessageStruct(
+                ProducersTopic,
+                MessageField("name", "text"),
+                MessageField("partitions", _PRODUCERS_PARTITION, array=True),
+            ),
+            array=True,
+        ),
     ),
 )

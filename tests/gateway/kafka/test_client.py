@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerConnection, NoAnswer, UnknownApi
+from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerConnection, NoAnswer, UnknownApi, parse_addresses
 from protocol import api
 from protocol.admin.cluster import METADATA, MetadataBroker, MetadataRequest, MetadataResponse
 from protocol.authentication.handshake import (
@@ -213,6 +214,17 @@ def test_all_brokers_are_asked_and_the_first_few_of_those_that_fail_are_named() 
     said = str(caught.value)
     assert said.startswith(f"broker 2 ({nobody}): Connection refused (ECONNREFUSED); broker 3 (")
     assert said.endswith("; and 2 more")
+
+
+def test_each_broker_is_asked_a_question_of_its_own() -> None:
+    async def ask(connection: BrokerConnection, name: str) -> tuple[str, MetadataResponse]:
+        return name, await connection.send_request(METADATA, MetadataRequest(()))
+
+    with broker(usual) as one, broker(usual) as two:
+        brokers = {1: parse_addresses(one)[0], 2: parse_addresses(two)[0]}
+        asks = {number: functools.partial(ask, name=f"asked {number}") for number in brokers}
+        found = BrokerClient({}, one, 60.0).run(lambda asking: asking.request_each_broker(brokers, asks))
+    assert found == {1: ("asked 1", FOUND), 2: ("asked 2", FOUND)}
 
 
 @pytest.mark.parametrize("servers", ["", " , ", "host", ":9092", "host:port", "host:0", "host:65536"])
