@@ -19,6 +19,7 @@
 #   class_data.py        an archive of Spark's classes, so that a session starts in half of the time
 #   columns.py           the columns of answers
 #   addresses.py         whether any broker can be reached
+#   cluster_access.py    librdkafka's clients by the Java client's properties
 #   topic_range.py       the usage topic's offsets
 #   errors.py            what went wrong, in one line
 #

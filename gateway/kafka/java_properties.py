@@ -26,13 +26,8 @@ class ClientProperties(NamedTuple):
     timeout_s: float | None
 
 
-_SAME_KEYS: Final = (
-    "client.id",
-    "security.protocol",
-    "sasl.mechanism",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-)
+_NAME_CHECK: Final = "ssl.endpoint.identification.algorithm"
+_SAME_KEYS: Final = ("client.id", "security.protocol", "sasl.mechanism", _NAME_CHECK, "ssl.key.password")
 _MAPPED_KEYS: Final = (
     *_SAME_KEYS,
     "sasl.jaas.config",
@@ -98,6 +93,8 @@ def translate_properties(java: Mapping[str, str]) -> ClientProperties:
         if key.startswith(_SECURITY_PREFIXES) and key not in _MAPPED_KEYS:
             _refuse_property(key, value)
     found = {key: java[key].strip() for key in _SAME_KEYS if key in java}
+    if found.get(_NAME_CHECK) == "":  # none in Java, which librdkafka refuses
+        found[_NAME_CHECK] = "none"
     if java.get("security.protocol", "").strip().upper().startswith("SASL_"):
         found |= _translate_sasl(java)
     if java.get("security.protocol", "").strip().upper().endswith("SSL"):

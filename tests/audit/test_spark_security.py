@@ -1,5 +1,5 @@
-# kafka.* properties against a real broker that wants TLS and a password: the batch, the stream and the questions to
-# brokers are let in by the same ones, and what is wrong with them is one line that gives no secret away.
+# kafka.* properties against a real broker that wants TLS, a certificate and a password: the batch, the stream and the
+# questions to brokers are let in by the same ones, and what is wrong with them is one line that gives no secret away.
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class Secured(NamedTuple):
             f'sasl.jaas.config={MECHANISMS[mechanism]} required username="{USER}" password="{password}";\n'
             "ssl.truststore.type=PEM\n"
             f"ssl.truststore.location={self.folder / authority}.crt\n"
+            "ssl.keystore.type=PEM\n"
+            f"ssl.keystore.location={self.folder / 'own.pem'}\n"
         )
         return cli.read_properties_file(str(path))
 
@@ -77,6 +79,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         ),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(folder / "own.pem"),
+        f"{listener}.ssl.client.auth": "required",
+        f"{listener}.ssl.truststore.type": "PEM",
+        f"{listener}.ssl.truststore.location": str(folder / "own.crt"),
         f"{listener}.sasl.enabled.mechanisms": ",".join(MECHANISMS),
         f"{listener}.plain.sasl.jaas.config": f'{MECHANISMS["PLAIN"]} required user_{USER}="{PASSWORD}";',
         f"{listener}.scram-sha-512.sasl.jaas.config": f"{MECHANISMS['SCRAM-SHA-512']} required;",

@@ -42,6 +42,7 @@ from gateway.audit.batch.query import (
     ignore_progress,
 )
 from gateway.audit.batch.rollups.reading import COUNT_COLUMNS, RolledUsage, open_rolled
+from gateway.audit.cluster_access import UntranslatableProperty
 from gateway.audit.engines import find_remote, has_given_session
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
 from gateway.audit.reconcile import brokers
@@ -49,7 +50,7 @@ from gateway.audit.records import decoding
 from gateway.audit.spark import connector, schema
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables
-from gateway.audit.topic_range import TopicRange, UntranslatableProperty, describe_topic
+from gateway.audit.topic_range import TopicRange, describe_topic
 from gateway.embedded.jars import class_data_options
 
 APP_NAME: Final = "produce-gateway audit"

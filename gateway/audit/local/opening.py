@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.audit.addresses import check_reachable
+from gateway.audit.cluster_access import UntranslatableProperty
 from gateway.audit.engines import LOCAL_BYTES, LOCAL_RECORDS, LOCAL_TABLE_BYTES, REPLAY_EFFORT
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords, LocalSource
 from gateway.audit.local.spool import SpoolSource, is_plain_path
 from gateway.audit.local.topic import TopicSource
-from gateway.audit.topic_range import UntranslatableProperty
 
 if TYPE_CHECKING:
     from gateway.audit.local.tables import LocalTables

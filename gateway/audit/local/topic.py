@@ -45,7 +45,7 @@ class TopicSource(TopicRange):
         """The source in a report, as far as it has been read."""
         starts = self._parts[max(self._parts_begun - 1, 0)]
         read = {partition: (starts[partition][0], end) for partition, (_, end) in self.offsets.items()}
-        return describe_topic(self._servers, self.topic, read)
+        return describe_topic(self._access.servers, self.topic, read)
 
     def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
         """All values of a part.
@@ -58,7 +58,7 @@ class TopicSource(TopicRange):
         try:
             yield from self._read_range(consumer, self._parts[part])
         except KafkaException as error:
-            raise AuditError(self.explain_failure(error.args[0], READ_TIMEOUT_S)) from None
+            raise AuditError(self.explain_failure(error.args[0], is_reading=True)) from None
         finally:
             consumer.close()
 

@@ -138,7 +138,7 @@ def test_tls_with_pem_files() -> None:
     }
     assert translate_properties(java).properties == {
         "security.protocol": "SSL",
-        "ssl.endpoint.identification.algorithm": "",
+        "ssl.endpoint.identification.algorithm": "none",
         "ssl.key.password": "x",
         "ssl.ca.location": "/ca.pem",
         "ssl.certificate.location": "/own.pem",
