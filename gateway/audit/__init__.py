@@ -26,5 +26,5 @@
 # Commands import PySpark only after the options are known to be right. Only gateway.cli imports this package, when the
 # command is asked for. This package imports `policies` (records, replay, thresholds), and of the gateway `embedded`
 # (the cache, which Java to take), `config` and `policy_document` (files that what-if and recommend read and write),
-# `kafka` (the usage topic's name; librdkafka's properties and errors), `commands` (how YAML is printed), and nothing
-# else.
+# `kafka` (the usage topic's name; librdkafka's properties and errors, and what it has no request for), `commands` (how
+# YAML is printed), and nothing else; `reconcile` also the messages of `protocol` that such requests are made of.

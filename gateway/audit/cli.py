@@ -254,6 +254,16 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_engine_option(options: argparse.Namespace) -> None:
+    """Refuse options that the chosen engine can't honour.
+
+    Raises:
+        SystemExit: there is one; the reason has been printed.
+    """
+    if getattr(options, "engine", AUTO) == LOCAL and (options.conf or options.jars or options.packages):
+        exit_wrong_use("--engine local needs no Spark: --conf, --jars, --packages are Spark's")
+
+
 def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOptions:
     """The result of the options of `add_source_options`.
 
@@ -266,8 +276,7 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
         exit_wrong_use(
             "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
         )
-    if getattr(options, "engine", AUTO) == LOCAL and (options.conf or options.jars or options.packages):
-        exit_wrong_use("--engine local needs no Spark: --conf, --jars, --packages are Spark's")
+    check_engine_option(options)
     if getattr(options, "engine", AUTO) == LOCAL and writes_table(options):
         exit_wrong_use("--engine local writes files: a Delta table is Spark's")
     zone = _find_zone(getattr(options, "time_zone", None))
@@ -446,7 +455,12 @@ def add_spark_options(parser: argparse.ArgumentParser) -> None:
     add("--conf", action="append", default=[], metavar="K=V", help="setting of Spark (spark.driver.memory=4g)")
     add("--packages", help="Maven coordinates of the jars that Spark needs, in place of the pinned ones")
     add("--jars", help="files of them, in place of the pinned ones")
-    add("--quiet", action="store_true", help="no progress on stderr")
+    add_quiet_option(parser)
+
+
+def add_quiet_option(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that says how far it is."""
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # These need no Java, unless they ask for Spark.
-        if item.path.parent.name in ("answers", "local", "questions") and not _asks_for_spark(item):
+        if item.path.parent.name in ("answers", "local", "questions", "reconcile") and not _asks_for_spark(item):
             continue
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)

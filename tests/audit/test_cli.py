@@ -18,6 +18,7 @@ from gateway.audit.batch import job
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import ENGINES
 from gateway.audit.local import opening
+from gateway.audit.reconcile.reconcile import LogSnapshot, dump_snapshot
 from gateway.embedded import find_free_port, jars
 from tests.audit.records import START, Row, chained, interval
 
@@ -156,8 +157,11 @@ def test_small_audits_need_neither_java_nor_pyspark(tmp_path: Path) -> None:
     lines = [*interval(0), *interval(2), *interval(3, (), final=True)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "gateway.yaml").write_text("upstream: {bootstrap_servers: 'k:9092'}\n")
+    until = tmp_path / "until.json"
+    until.write_text(dump_snapshot(LogSnapshot("c", START + 60_000, START + 60_000, {})))
     source = ["--spool", str(tmp_path), "--strict"]
     asked = [
+        ["reconcile", "--spool", str(tmp_path), "--until", str(until), "--quiet"],
         ["report", *source, "--output", str(tmp_path / "report.html"), "--quiet"],
         ["what-if", str(tmp_path / "gateway.yaml"), *source, "--quiet"],
         [*source, "--format", "json"],
@@ -166,6 +170,7 @@ def test_small_audits_need_neither_java_nor_pyspark(tmp_path: Path) -> None:
         "import io, sys; sys.modules |= dict.fromkeys(('pyspark', 'py4j', 'pyarrow'))\n"
         "from contextlib import redirect_stdout\n"
         "from gateway.audit import cli\n"
+        "from gateway.audit.reconcile import brokers\n"
         f"*others, last = {asked}\n"
         "with redirect_stdout(io.StringIO()):\n"
         "    found = [cli.main(each) for each in others]\n"

@@ -108,9 +108,7 @@ def test_batch_and_stream_and_snapshots_are_let_in(
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
     local = LocalRecords([TopicSource(secured.servers, TOPIC, properties)])
     assert answer_query(local, AuditQuery()).rows == report.rows
-    found = brokers.fetch_snapshot(
-        spark, {"bootstrap.servers": secured.servers, **properties}, lambda name: name == TOPIC
-    )
+    found = brokers.fetch_snapshot(secured.servers, properties, lambda name: name == TOPIC)
     assert sum(each.end for each in found.topics[TOPIC].partitions.values()) == 6
     tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
     added = stream.run_stream(
@@ -139,6 +137,7 @@ def test_an_error_is_one_line_without_a_secret(
     for ask in (
         lambda: job.read_topic(spark, secured.servers, TOPIC, properties),
         lambda: TopicSource(secured.servers, TOPIC, properties),
+        lambda: brokers.fetch_snapshot(secured.servers, properties, lambda _: True),
         lambda: stream.run_stream(spark, tables, plan),
     ):
         with pytest.raises(AuditError) as caught:

@@ -45,9 +45,8 @@ from gateway.audit.batch.rollups.reading import COUNT_COLUMNS, RolledUsage, open
 from gateway.audit.cluster_access import UntranslatableProperty
 from gateway.audit.engines import find_remote, has_given_session
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
-from gateway.audit.reconcile import brokers
 from gateway.audit.records import decoding
-from gateway.audit.spark import connector, schema
+from gateway.audit.spark import connector, java_admin, schema
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables
 from gateway.audit.topic_range import TopicRange, describe_topic
@@ -244,7 +243,7 @@ def _fetch_offsets(
     except UntranslatableProperty:  # such as Kerberos: only Java's client has it, where Spark's JVM is at hand
         if getattr(spark, "sparkContext", None) is None:
             raise
-        offsets = brokers.fetch_offsets(spark, topic, properties)
+        offsets = java_admin.fetch_offsets(spark, topic, properties)
         return offsets, [{partition: start for partition, (start, _) in offsets.items()}]
     return found.offsets, found.find_part_starts(from_ms)
 
@@ -428,7 +427,7 @@ def read_sources(
     """
     with open_decoded(sources, transforms.decode_records, tell) as (records, trust):
         about = [source.description for source in sources]
-        yield AuditRecords(transforms.explode_rows(records), records, about, trust)
+        yield AuditRecords(transforms.explode_rows(records, "end_ms"), records, about, trust)
 
 
 @contextmanager

@@ -1,239 +1,280 @@
-# The audit's own questions to the brokers: offsets, a topic's id, and how large logs are (reconcile.py says what for).
-#
-# All with the Java client that Spark's connector brings along, so that every kafka.* property means the same in these
-# questions as in the job that reads the topic. The client is driven from Python, a call into the JVM at a time (some
-# 5,000 a second): nothing here asks for more than a handful per partition. Knows nothing of records and of sums.
+# What brokers say of their logs: how large they are, where they begin and end, and topics' settings (reconcile.py says
+# what for). librdkafka asks what it has a call for; DescribeLogDirs and DescribeProducers, which it hasn't, and single
+# settings of topics go by requests of our own. Knows nothing of records and of sums.
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
-from py4j.java_gateway import JavaClass, JavaObject
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from confluent_kafka import KafkaError, KafkaException, Node, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error, list_causes
+from gateway.audit.cluster_access import ATTEMPT_S, ClusterAccess
+from gateway.audit.errors import AuditError
 from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
-from gateway.audit.spark import connector
+from gateway.kafka.access import InvalidProperties
+from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerRequest, NoAnswer, error_text
+from gateway.kafka.describe import GRACE_S, NO_TOPIC_ERRORS, describe_topics, make_admin_client
+from gateway.kafka.java_properties import use_java_names
+from protocol.admin import configs
+from protocol.admin.cluster import (
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_PRODUCERS,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+)
+from protocol.api import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from protocol.message_codec import ApiCodec
 
-ANSWER_TIMEOUT_MS: Final = 15_000  # how long a broker may take to answer
 _MAX_ATTEMPTS: Final = 5
+# As librdkafka's receive.message.max.bytes: of a partition, the producers of a day may be many.
+_MAX_ANSWER_BYTES: Final = 100_000_000
+_SETTINGS: Final = ("compression.type", "cleanup.policy", "remote.storage.enable")
+# Of what was elsewhere a moment ago, or will be there in a moment.
+_PASSING_ERRORS: Final = NO_TOPIC_ERRORS | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+_RETRY_S: Final = 0.2
+_KAFKA_CHARACTERS: Final = str.maketrans("+/", "-_")
+_ALLOW_DESCRIBE: Final = ": allow this principal Describe on the cluster"
 
 PartitionName = tuple[str, int]  # topic, partition
+_LedPartitions = Mapping[str, list[int]]  # by topic
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
 
 
-def fetch_topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
-    """The id that a topic has for as long as it exists; one made again under its name has another.
-
-    Raises:
-        AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
-    """
-    with _open_admin(spark, properties, topic) as (jvm, admin):
-        return str(_describe_topics(jvm, admin, [topic])[topic].topicId().toString())
-
-
-def fetch_offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
-    """The earliest offset and the end offset of each partition, as of now.
-
-    Raises:
-        AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
-    """
-    with _open_admin(spark, properties, topic) as (jvm, admin):
-        described = _describe_topics(jvm, admin, [topic])
-        partitions = _make_topic_partitions(jvm, topic, described[topic])
-        starts, ends = (_list_offsets(jvm, admin, partitions, earliest=first) for first in (True, False))
-    return {partition: (starts[topic, partition], ends[topic, partition]) for _, partition in partitions}
+class LogMoved(AuditError):
+    """A topic has gone, or a leader changed, while the brokers were asked."""
 
 
 def fetch_snapshot(
-    spark: SparkSession,
+    bootstrap_servers: str,
     properties: Mapping[str, str],
     wanted: Callable[[str], bool],
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> LogSnapshot:
     """The logs of the wanted topics as the brokers describe them now; of each partition that of its leader.
 
-    `properties` have "bootstrap.servers". Describe on the cluster and on the topics has to be allowed.
+    `properties` are the Java client's. Describe on the cluster and on the topics has to be allowed.
 
     Raises:
-        AuditError: a broker does not answer, a log dir has failed, a partition has no leader, or not allowed.
+        AuditError: a broker does not answer, a log dir has failed, a partition has no leader, not allowed, or a
+            property has no meaning without Java.
     """
-    with _open_admin(spark, properties) as (jvm, admin):
-        began = now_ms()
-        cluster = str(admin.describeCluster().clusterId().get())
-        names = sorted(name for name in map(str, admin.listTopics().names().get()) if wanted(name))
-        described = _describe_topics(jvm, admin, names)
-        partitions: dict[PartitionName, JavaObject] = {}
-        leaders: dict[PartitionName, int] = {}
-        for topic, description in described.items():
-            partitions |= _make_topic_partitions(jvm, topic, description)
-            leaders |= _partition_leaders(topic, description)
-        for _ in range(_MAX_ATTEMPTS):
-            before = _list_offsets(jvm, admin, partitions, earliest=True)
-            sizes = _describe_log_sizes(jvm, admin, partitions, leaders)
-            starts = _list_offsets(jvm, admin, partitions, earliest=True)
-            if starts == before:  # else retention cut a log meanwhile: size and start would be of different moments
-                break
-        else:
-            raise AuditError("retention removes records faster than sizes of logs are read: choose --topics")
-        ends = _list_offsets(jvm, admin, partitions, earliest=False)
-        transactional = _find_transactional(jvm, admin, partitions)
-        configs = _describe_topic_configs(jvm, admin, names)
-        logs: dict[str, dict[int, PartitionLog]] = {name: {} for name in names}
-        for name in partitions:
-            topic, number = name
-            log = PartitionLog(leaders[name], sizes[name], starts[name], ends[name], name in transactional)
-            logs[topic][number] = log
-        topics = {
-            name: ReconciledTopicLog(str(described[name].topicId().toString()), *configs[name], logs[name])
-            for name in names
-        }
-        return LogSnapshot(cluster, began, now_ms(), topics)
-
-
-@contextmanager
-def _open_admin(
-    spark: SparkSession, properties: Mapping[str, str], topic: str | None = None
-) -> Iterator[tuple[Any, JavaObject]]:
-    context: Any = getattr(spark, "sparkContext", None)
-    if context is None:
-        raise AuditError(NO_JVM_TEXT)
-    jvm: Any = context._jvm
-    kafka = jvm.org.apache.kafka
-    if not isinstance(kafka.clients.admin.Admin, JavaClass):
-        raise AuditError(connector.missing_connector_text(spark.version))
-    bounds = {"default.api.timeout.ms": ANSWER_TIMEOUT_MS, "request.timeout.ms": ANSWER_TIMEOUT_MS * 2 // 3}
-    given = {**bounds, **properties}
-    settings = jvm.java.util.Properties()
-    for name, value in given.items():
-        settings.put(name, str(value))
-    try:
-        admin = kafka.clients.admin.Admin.create(settings)
+    access = ClusterAccess(bootstrap_servers, properties)
+    admin = access.open_client(make_admin_client, {})
+    deadline = time.monotonic() + access.timeout_s
+    while True:
         try:
-            yield jvm, admin
-        finally:
-            admin.close(jvm.java.time.Duration.ofSeconds(1))
-    except Py4JJavaError as error:
-        raise AuditError(_kafka_error(error, topic, given)) from None
+            return _take_snapshot(access, admin, wanted, now_ms)
+        except LogMoved:
+            if time.monotonic() > deadline:
+                raise
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING_ERRORS or time.monotonic() > deadline:
+                raise AuditError(access.explain_failure(error.args[0])) from None
+        except TimeoutError:
+            raise AuditError(access.explain_failure(KafkaError(KafkaError._TIMED_OUT))) from None
+        except (NoAnswer, InvalidProperties) as error:
+            raise AuditError(use_java_names(str(error))) from None
+        time.sleep(_RETRY_S)
 
 
-def _describe_topics(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, JavaObject]:
-    found = admin.describeTopics(_to_java_list(jvm, topics)).allTopicNames().get()
-    return {name: found.get(name) for name in topics}
+def _take_snapshot(
+    access: ClusterAccess, admin: AdminClient, wanted: Callable[[str], bool], now_ms: Callable[[], int]
+) -> LogSnapshot:
+    began = now_ms()
+    listed = access.ask(admin, lambda: admin.list_topics(timeout=ATTEMPT_S))
+    names = sorted(filter(wanted, listed.topics))
+    topics = _Logs(access, admin, names).describe() if names else {}
+    return LogSnapshot(str(listed.cluster_id), began, now_ms(), topics)
 
 
-def _make_topic_partitions(jvm: Any, topic: str, description: JavaObject) -> dict[PartitionName, JavaObject]:
-    make = jvm.org.apache.kafka.common.TopicPartition
-    numbers = [info.partition() for info in description.partitions()]
-    return {(topic, number): make(topic, number) for number in numbers}
+class _Logs:
+    """The logs of these topics, of which there is one at least."""
+
+    def __init__(self, access: ClusterAccess, admin: AdminClient, names: list[str]) -> None:
+        self._admin, self._timeout_s, self._names = admin, access.timeout_s, names
+        self._client = BrokerClient(access.properties, access.servers, access.timeout_s, _MAX_ANSWER_BYTES)
+        described = describe_topics(admin, names, access.timeout_s)
+        leaders = find_leaders(described)
+        self._ids = {name: read_topic_id(described[name].topic_id) for name in names}
+        self._leaders = {place: node.id for place, node in leaders.items()}
+        self._addresses = {node.id: BrokerAddress(node.host, node.port) for node in leaders.values()}
+
+    def describe(self) -> dict[str, ReconciledTopicLog]:
+        """By topic."""
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        sizes, starts = measure_logs(self._describe_sizes, lambda: self._list_offsets(earliest))
+        ends = self._list_offsets(latest)
+        transactional = self._find_transactional()
+        settings = self._describe_settings()
+        logs: dict[str, dict[int, PartitionLog]] = {name: {} for name in self._names}
+        for place, leader in self._leaders.items():
+            topic, number = place
+            log = PartitionLog(leader, sizes[place], starts[place], ends[place], place in transactional)
+            logs[topic][number] = log
+        return {name: ReconciledTopicLog(self._ids[name], *settings[name], logs[name]) for name in self._names}
+
+    def _list_offsets(self, which: OffsetSpec) -> dict[PartitionName, int]:
+        asked = {TopicPartition(*place): which for place in self._leaders}
+        found = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+        return {
+            (place.topic, place.partition): future.result(self._timeout_s + GRACE_S).offset
+            for place, future in found.items()
+        }
+
+    def _describe_sizes(self) -> dict[PartitionName, int]:
+        def make_request(led: _LedPartitions) -> DescribeLogDirsRequest:
+            return DescribeLogDirsRequest(
+                tuple(DescribableLogDirTopic(topic, tuple(numbers)) for topic, numbers in led.items())
+            )
+
+        return read_sizes(self._leaders, self._ask_leaders(DESCRIBE_LOG_DIRS, make_request))
+
+    def _find_transactional(self) -> set[PartitionName]:
+        def make_request(led: _LedPartitions) -> DescribeProducersRequest:
+            return DescribeProducersRequest(
+                tuple(DescribeProducersTopic(topic, tuple(numbers)) for topic, numbers in led.items())
+            )
+
+        return find_transactional(self._ask_leaders(DESCRIBE_PRODUCERS, make_request))
+
+    def _ask_leaders(self, api: ApiCodec[_Q, _A], make_request: Callable[[_LedPartitions], _Q]) -> dict[int, _A]:
+        """The answers of all leaders, by broker, each about the partitions that it leads."""
+        led: dict[int, dict[str, list[int]]] = {}
+        for (topic, number), leader in self._leaders.items():
+            led.setdefault(leader, {}).setdefault(topic, []).append(number)
+
+        def ask(request: _Q) -> BrokerRequest[_A]:
+            return lambda connection: connection.send_request(api, request)
+
+        asks = {leader: ask(make_request(topics)) for leader, topics in led.items()}
+        return self._client.run(lambda asking: asking.request_each_broker(self._addresses, asks))
+
+    def _describe_settings(self) -> dict[str, tuple[str, str, bool]]:
+        # By a request of our own: librdkafka would fetch all settings of each topic, some forty.
+        resources = (configs.DescribeConfigsResource(configs.TOPIC, name, _SETTINGS) for name in self._names)
+        request = configs.DescribeConfigsRequest(tuple(resources))
+        answer = self._client.run(
+            lambda asking: asking.request_any_broker(
+                lambda connection: connection.send_request(configs.DESCRIBE_CONFIGS, request)
+            )
+        )
+        return read_settings(answer.results)
 
 
-def _partition_leaders(topic: str, description: JavaObject) -> dict[PartitionName, int]:
+# --- what the answers say ---------------------------------------------------------------------------------------------
+
+
+def find_leaders(described: Mapping[str, Any]) -> dict[PartitionName, Node]:
+    """The leader of each partition, of what gateway/kafka/describe.py gives.
+
+    Raises:
+        AuditError: a partition has none.
+        KafkaException: a topic can't be described.
+    """
     found = {}
-    for info in description.partitions():
-        leader = info.leader()
-        if leader is None or leader.isEmpty():
-            raise AuditError(f"partition {topic}-{info.partition()} has no leader: its log can't be seen now")
-        found[topic, info.partition()] = leader.id()
+    for name, topic in described.items():
+        if isinstance(topic, KafkaException):
+            raise topic
+        for partition in topic.partitions:
+            if partition.leader is None:
+                raise AuditError(f"partition {name}-{partition.id} has no leader: its log can't be seen now")
+            found[name, partition.id] = partition.leader
     return found
 
 
-def _list_offsets(
-    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject], *, earliest: bool
-) -> dict[PartitionName, int]:
-    spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-    which = spec.earliest() if earliest else spec.latest()
-    asked = jvm.java.util.HashMap()
-    for partition in partitions.values():
-        asked.put(partition, which)
-    found = admin.listOffsets(asked).all().get()
-    return {name: found.get(partition).offset() for name, partition in partitions.items()}
+def read_topic_id(topic_id: Uuid) -> str:
+    """As Kafka prints it: librdkafka's text has two other characters."""
+    return str(topic_id).translate(_KAFKA_CHARACTERS)
 
 
-def _describe_log_sizes(
-    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject], leaders: Mapping[PartitionName, int]
+def measure_logs(
+    describe_sizes: Callable[[], dict[PartitionName, int]], list_starts: Callable[[], dict[PartitionName, int]]
+) -> tuple[dict[PartitionName, int], dict[PartitionName, int]]:
+    """Sizes and earliest offsets of the same moment.
+
+    Raises:
+        AuditError: there seems to be none.
+    """
+    starts = list_starts()
+    for _ in range(_MAX_ATTEMPTS):
+        before, sizes, starts = starts, describe_sizes(), list_starts()
+        if starts == before:  # else retention cut a log meanwhile
+            return sizes, starts
+    raise AuditError("retention removes records faster than sizes of logs are read: choose --topics")
+
+
+def read_sizes(
+    leaders: Mapping[PartitionName, int], answers: Mapping[int, DescribeLogDirsResponse]
 ) -> dict[PartitionName, int]:
-    answers = admin.describeLogDirs(_to_java_list(jvm, sorted(set(leaders.values())))).allDescriptions().get()
-    dirs: dict[int, list[JavaObject]] = {}
-    for broker in set(leaders.values()):
-        described = answers.get(broker)
-        for name in described:
-            failed = described[name].error()
-            if failed is not None:
-                raise AuditError(f"broker {broker}: log dir {name} has failed: {failed.getMessage()}")
-        dirs[broker] = [described[name].replicaInfos() for name in described]
+    """Bytes of each partition's log, of DescribeLogDirs answers by broker, each about what that broker leads.
+
+    Raises:
+        AuditError: not allowed, a log dir has failed, or a log is not there.
+    """
     sizes = {}
-    for name, partition in partitions.items():
-        found = [each.get(partition) for each in dirs[leaders[name]]]
-        # A future replica is a copy on its way to another dir of the same broker.
-        here = [replica for replica in found if replica is not None and not replica.isFuture()]
-        if not here:
-            raise AuditError(f"broker {leaders[name]} has no log of {name[0]}-{name[1]}, though it leads: try again")
-        sizes[name] = here[0].size()
+    for broker, answer in answers.items():
+        if answer.error_code:
+            right = _ALLOW_DESCRIBE if answer.error_code == CLUSTER_AUTHORIZATION_FAILED else ""
+            raise AuditError(f"broker {broker}: DescribeLogDirs: {error_text(answer.error_code)}{right}")
+        if not answer.results:  # versions before 3 say this, too, to clients that may not ask
+            raise AuditError(f"broker {broker} describes no log dir{_ALLOW_DESCRIBE}")
+        for log_dir in answer.results:
+            if log_dir.error_code:
+                raise AuditError(
+                    f"broker {broker}: log dir {log_dir.log_dir} has failed: {error_text(log_dir.error_code)}"
+                )
+            for topic in log_dir.topics:
+                for log in topic.partitions:
+                    if not log.is_future_key:  # a copy on its way to another dir of the same broker
+                        sizes[topic.name, log.partition_index] = log.partition_size
+    for (topic_name, number), leader in leaders.items():
+        if (topic_name, number) not in sizes:
+            raise LogMoved(f"broker {leader} has no log of {topic_name}-{number}, though it leads: try again")
     return sizes
 
 
-def _find_transactional(
-    jvm: Any, admin: JavaObject, partitions: Mapping[PartitionName, JavaObject]
-) -> set[PartitionName]:
-    """The partitions of whose producers one has had a transaction end there; as far as brokers remember (a day)."""
-    try:
-        found = admin.describeProducers(_to_java_list(jvm, partitions.values())).all().get()
-    except Py4JJavaError as error:
-        if any("AuthorizationException" in name for name, _ in list_causes(error)):
-            return set()  # Read on the topic is more than an auditor need have
-        raise
-    return {
-        name
-        for name, partition in partitions.items()
-        if any(each.coordinatorEpoch().isPresent() for each in found.get(partition).activeProducers())
-    }
+def find_transactional(answers: Mapping[int, DescribeProducersResponse]) -> set[PartitionName]:
+    """The partitions of whose producers one has had a transaction end there; as far as brokers remember (a day), and as
+    far as it may be asked: Read on the topic is more than an auditor need have.
+
+    Raises:
+        AuditError: a broker doesn't say.
+    """
+    found = set()
+    for broker, answer in answers.items():
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                code = partition.error_code
+                if code and code != TOPIC_AUTHORIZATION_FAILED:
+                    where = f"{topic.name}-{partition.partition_index}"
+                    raise LogMoved(f"broker {broker}: producers of {where}: {error_text(code)}: try again")
+                if any(each.coordinator_epoch >= 0 for each in partition.active_producers):
+                    found.add((topic.name, partition.partition_index))
+    return found
 
 
-def _describe_topic_configs(jvm: Any, admin: JavaObject, topics: Collection[str]) -> dict[str, tuple[str, str, bool]]:
-    """compression.type, cleanup.policy, remote.storage.enable (which brokers before 3.6 don't have) of each topic."""
-    config = jvm.org.apache.kafka.common.config.ConfigResource
-    resources = {name: config(config.Type.TOPIC, name) for name in topics}
-    found = admin.describeConfigs(_to_java_list(jvm, resources.values())).all().get()
+def read_settings(results: Iterable[configs.DescribeConfigsResult]) -> dict[str, tuple[str, str, bool]]:
+    """compression.type, cleanup.policy, remote.storage.enable (which brokers before 3.6 don't have) of each topic.
+
+    Raises:
+        AuditError: not allowed, or it has gone.
+    """
     values = {}
-    for name, resource in resources.items():
-        own = found.get(resource)
-        remote = own.get("remote.storage.enable")
-        values[name] = (
-            str(own.get("compression.type").value()),
-            str(own.get("cleanup.policy").value()),
-            remote is not None and remote.value() == "true",
-        )
+    for result in results:
+        if result.error_code:
+            said = f"topic {result.resource_name}: DescribeConfigs: {error_text(result.error_code)}"
+            if result.error_code == TOPIC_AUTHORIZATION_FAILED:
+                raise AuditError(f"{said}: allow this principal DescribeConfigs on the topic")
+            raise LogMoved(f"{said}: try again")
+        own: dict[str, Any] = {row.name: row.value for row in result.configs}
+        compression, cleanup, remote = map(own.get, _SETTINGS)
+        values[result.resource_name] = (str(compression), str(cleanup), remote == "true")
     return values
-
-
-def _to_java_list(jvm: Any, values: Collection[Any]) -> JavaObject:
-    made = jvm.java.util.ArrayList()
-    for value in values:
-        made.add(value)
-    return made
-
-
-def _kafka_error(error: Py4JJavaError, topic: str | None, properties: Mapping[str, object]) -> str:
-    bootstrap_servers = properties["bootstrap.servers"]
-    chain = list_causes(error)
-    names = {name.rpartition(".")[2]: text for name, text in chain}
-    if "UnknownTopicOrPartitionException" in names:
-        return f"topic {topic} does not exist at {bootstrap_servers}" if topic else f"{explain_error(error)}: try again"
-    if "SaslAuthenticationException" in names:
-        return f"{bootstrap_servers} refuses our credentials ({names['SaslAuthenticationException']})"
-    if "SslAuthenticationException" in names:
-        return (
-            f"no TLS with {bootstrap_servers} ({explain_error(error)}): ssl.truststore.location has to hold the"
-            " authority"
-            " that signed the brokers' certificates"
-        )
-    if "TimeoutException" in names:
-        return (
-            f"no answer from {bootstrap_servers} within {properties['default.api.timeout.ms']} ms: is it running, does"
-            " security.protocol match, and can its advertised listeners be reached from here?"
-        )
-    return f"{bootstrap_servers}: {explain_error(error)}"

@@ -6,19 +6,17 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import cli
 from gateway.audit.addresses import check_reachable
 from gateway.audit.answers.options import add_format_option, render_document
+from gateway.audit.batch.query import AuditQuery
 from gateway.kafka import topic_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from gateway.audit.reconcile.reconcile import CountedUsage, LogSnapshot, TopicVerdict
 
 _EPILOG: Final = """\
@@ -31,7 +29,6 @@ examples:
   produce-gateway audit reconcile --since monday.json --until tuesday.json --tables ./audit
 """
 _INTERNAL_PREFIX: Final = "__"  # topics of Kafka and the gateway: no client produces to them through the gateway
-_CERTAIN_COLUMN: Final = "certain"
 _DAY_MS: Final = 86_400_000
 
 
@@ -45,7 +42,7 @@ def main(argv: list[str]) -> int:
         work = (_prepare_snapshot if takes_snapshot else _prepare_reconcile)(options)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
-    return cli.run_guarded(work)
+    return cli.run_guarded(work, needs_spark=False)
 
 
 def _snapshot_parser() -> argparse.ArgumentParser:
@@ -59,6 +56,7 @@ def _snapshot_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; - is stdout")
     _add_common_options(parser)
+    cli.add_quiet_option(parser)
     return parser
 
 
@@ -79,6 +77,8 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--settle", default="5s", metavar="DURATION", help="wait so long for the usage log where --until is now (5s)")
     add_format_option(parser)
     _add_common_options(parser)
+    cli.add_spark_options(parser)
+    cli.add_engine_option(parser)
     return parser
 
 
@@ -87,29 +87,18 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--topics", metavar="A,B", help=f"only these; else all whose names don't begin with {_INTERNAL_PREFIX}")
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
-    cli.add_spark_options(parser)
 
 
 def _prepare_snapshot(options: argparse.Namespace) -> Callable[[], int]:
-    properties, conf, wanted = (
-        _kafka_properties(options),
-        cli.parse_pairs("--conf", options.conf),
-        _topic_filter(options.topics),
-    )
+    properties, wanted = _kafka_properties(options), _topic_filter(options.topics)
     if options.out != "-" and not Path(options.out).absolute().parent.is_dir():
         cli.exit_wrong_use(f"--out: there is no directory {Path(options.out).absolute().parent}")
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
-        from gateway.audit.batch import job
-        from gateway.audit.reconcile import brokers, reconcile
+        from gateway.audit.reconcile import reconcile
 
-        check_reachable(options.bootstrap_servers)
-        tell("starting Spark")
-        session = job.open_session(conf, jars=options.jars, packages=options.packages)
-        with cli.keep_interruptible(session) as spark:
-            tell("asking the brokers")
-            found = brokers.fetch_snapshot(spark, properties, wanted)
+        found = _ask_brokers(options, properties, wanted, tell)
         text = reconcile.dump_snapshot(found)
         if options.out == "-":
             return cli.print_result(text, cli.OK)
@@ -129,6 +118,7 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
         )
     if options.tables and options.spool:
         cli.exit_wrong_use("--tables can't be read together with --spool: they may hold the same records")
+    cli.check_engine_option(options)
     properties, conf, wanted = (
         _kafka_properties(options),
         cli.parse_pairs("--conf", options.conf),
@@ -139,27 +129,15 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
     tell = cli.make_progress_printer(options.quiet)
 
     def work() -> int:
-        from gateway.audit.batch import job
-        from gateway.audit.reconcile import brokers, reconcile
+        from gateway.audit.reconcile import reconcile
 
-        kafka = options.bootstrap_servers is not None
-        if kafka:
-            check_reachable(options.bootstrap_servers)
-        tell("starting Spark")
-        session = job.open_session(
-            conf, kafka=kafka, delta=bool(options.tables), jars=options.jars, packages=options.packages
-        )
-        with cli.keep_interruptible(session) as spark:
-            end = until
-            if end is None:
-                tell("asking the brokers")
-                end = brokers.fetch_snapshot(spark, properties, wanted)
-                # Bytes acknowledged before are in the usage log after an interval and a round trip to Kafka.
-                time.sleep(settle_ms / 1000)
-            began_ms = None if since is None else since.began_ms
-            bounds = began_ms, end.ended_ms
-            with _read_usage(spark, options, properties, bounds, margin_ms, tell) as (rows, complete):
-                counted = count_additions(rows, since, end, margin_ms)
+        end = until
+        if end is None:
+            end = _ask_brokers(options, properties, wanted, tell)
+            # Bytes acknowledged before are in the usage log after an interval and a round trip to Kafka.
+            time.sleep(settle_ms / 1000)
+        reading = _make_reading(options, properties, conf, since, end, margin_ms)
+        counted, complete = count_usage(reading, since, end, margin_ms, tell)
         earlier, later = (_filter_topics(each, wanted) for each in (since, end))
         assert later is not None
         sums = {topic: each for topic, each in reconcile.merge_topic_ids(counted, later).items() if wanted(topic)}
@@ -172,75 +150,67 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
     return work
 
 
-@contextmanager
-def _read_usage(
-    spark: SparkSession,
+def _ask_brokers(
     options: argparse.Namespace,
     properties: Mapping[str, str],
-    bounds: tuple[int | None, int],
+    wanted: Callable[[str], bool],
+    tell: Callable[[str], None],
+) -> LogSnapshot:
+    from gateway.audit.reconcile import brokers
+
+    check_reachable(options.bootstrap_servers)
+    tell("asking the brokers")
+    return brokers.fetch_snapshot(options.bootstrap_servers, properties, wanted)
+
+
+def _make_reading(
+    options: argparse.Namespace,
+    properties: Mapping[str, str],
+    conf: Mapping[str, str],
+    since: LogSnapshot | None,
+    until: LogSnapshot,
+    margin_ms: int,
+) -> cli.SourceOptions:
+    """The usage log between the snapshots, and what is within `margin_ms` of them."""
+    sources = argparse.Namespace(**vars(options))
+    if options.tables or options.spool:
+        sources.bootstrap_servers = None  # of the brokers alone
+    start = None if since is None else since.began_ms - margin_ms
+    if start is not None and options.tables:
+        start -= _DAY_MS  # an interval may have begun before; a topic is read from an hour before anyway
+    return cli.SourceOptions(sources, start, until.ended_ms + margin_ms + 1, properties, (), conf)
+
+
+def count_usage(
+    reading: cli.SourceOptions,
+    since: LogSnapshot | None,
+    until: LogSnapshot,
     margin_ms: int,
     tell: Callable[[str], None],
-) -> Iterator[tuple[DataFrame, bool]]:
-    """The rows of the usage log with start_ms and end_ms, at least those within `margin_ms` of the bounds, and whether
-    nothing is known to be missing between these. A topic is read from shortly before the first, and from further back
-    where something is missing."""
-    from gateway.audit import store
-    from gateway.audit.batch import job, transforms
+) -> tuple[dict[str, CountedUsage], bool]:
+    """The additions to logs by topic, according to the usage log, and whether nothing is known to be missing of it
+    between the snapshots; in the engine that the options name or that suits them.
 
-    question = job.AuditQuery((), None, *bounds)
-    if options.tables:
-        first = None if bounds[0] is None else bounds[0] - margin_ms - _DAY_MS  # an interval may have begun before
-        with job.read_tables(store.open_tables(spark, options.tables), first, tell=tell) as records:
-            yield records.rows, job.find_gaps(records, question, tell).complete
-        return
-    if options.spool:
-        parts = [[job.read_spool(spark, path) for path in options.spool]]
-    else:
-        address = options.bootstrap_servers, options.topic, properties
-        from_ms = None if bounds[0] is None else bounds[0] - margin_ms
-        parts = [[source] for source in job.read_topic_ranges(spark, *address, from_ms)]
-    for sources in parts:
-        with job.read_sources(sources, tell) as records:
-            trust = job.find_gaps(records, question, tell)
-            if sources is parts[-1] or not trust.gaps_total:
-                yield transforms.explode_rows(records.intervals, "end_ms"), trust.complete
-                return
-
-
-def count_additions(
-    rows: DataFrame, since: LogSnapshot | None, until: LogSnapshot, margin_ms: int
-) -> dict[str, CountedUsage]:
-    """The additions to logs from one snapshot to the other, by topic, according to rows of usage (start_ms, end_ms).
-
-    An interval within `margin_ms` of a snapshot may have been counted on either side of it: an append comes before its
-    acknowledgement, and clocks of two hosts differ.
+    Raises:
+        AuditError: the usage log can't be read.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from gateway.audit.reconcile.local_sums import AdditionCollector
+    from gateway.audit.reconcile.reconcile import bound_additions
 
-    from gateway.audit.batch import transforms
-    from gateway.audit.reconcile.reconcile import CountedUsage, UsageSum
-    from gateway.audit.spark import schema
+    bounds = bound_additions(since, until, margin_ms)
+    question = AuditQuery((), None, None if since is None else since.began_ms, until.ended_ms)
+    # Roll-ups don't know when intervals ended: tables are read record by record, as for a replay.
+    local = cli.open_local_records(reading, reading.start_ms, replays=bool(reading.options.tables))
+    if local is not None:
+        reach = AuditQuery((), None, reading.start_ms, reading.end_ms)
+        counted = local.collect(lambda: AdditionCollector(bounds), reach, tell).make_counted()
+        return counted, local.find_gaps(question, tell).complete
+    cli.check_spark("this audit")
+    from gateway.audit.batch import job
+    from gateway.audit.reconcile.spark_sums import count_additions
 
-    certain = F.col("end_ms") <= until.began_ms - margin_ms
-    possible = F.col("start_ms") <= until.ended_ms + margin_ms
-    if since is not None:
-        certain &= F.col("start_ms") >= since.ended_ms + margin_ms
-        possible &= F.col("end_ms") >= since.began_ms - margin_ms
-    sums = transforms.sum_usage_rows(
-        rows.where(possible).withColumn(_CERTAIN_COLUMN, certain), ("topic", _CERTAIN_COLUMN)
-    )
-    found: dict[str, CountedUsage] = {}
-    for row in sums.collect():
-        accepted, maybe = (
-            UsageSum(*(row[schema.sum_column(name, measure)] for measure in UsageSum._fields))
-            for name in ("accepted", schema.MAYBE_APPENDED)
-        )
-        known = found.get(row["topic"], CountedUsage())
-        if row[_CERTAIN_COLUMN]:
-            found[row["topic"]] = CountedUsage(accepted, maybe, known.in_flight)
-        else:
-            found[row["topic"]] = CountedUsage(known.accepted, known.maybe, accepted.plus(maybe))
-    return found
+    with cli.open_records_within(reading, tell) as records:
+        return count_additions(records.rows, bounds), job.find_gaps(records, question, tell).complete
 
 
 def _print_verdicts(
@@ -258,8 +228,7 @@ def _print_verdicts(
 def _kafka_properties(options: argparse.Namespace) -> dict[str, str]:
     properties = cli.read_properties_file(options.command_config) if options.command_config else {}
     properties |= cli.parse_pairs("--property", options.property)
-    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
-    return {"bootstrap.servers": options.bootstrap_servers or "", **properties}
+    return {name.removeprefix("kafka."): value for name, value in properties.items()}
 
 
 def _topic_filter(topics: str | None) -> Callable[[str], bool]:

@@ -1,6 +1,6 @@
 # Whether the audit's sums agree with what the brokers' logs really hold: bytes with the growth of log dirs, messages
 # with the growth of end offsets, between two moments or since topics exist. Pure: snapshots and sums in, verdicts out;
-# brokers.py takes snapshots, command.py adds up the usage log.
+# brokers.py takes snapshots, local_sums.py and spark_sums.py add up the usage log.
 #
 # For each topic this must hold:
 #     accepted <= growth <= accepted + what may have been appended unacknowledged (usage.may_be_appended)
@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +105,47 @@ class CountedUsage:
     def upper_bound(self) -> UsageSum:
         """The most that the log can have grown by."""
         return self.accepted.plus(self.maybe).plus(self.in_flight)
+
+
+class AdditionBounds(NamedTuple):
+    """Which intervals of the usage log tell of additions from one snapshot to the other: starts and ends in Unix ms,
+    None without a bound. An interval that lies not surely between the two counts as in flight.
+    """
+
+    certain_from: int | None  # the first start
+    certain_to: int  # the last end
+    possible_from: int | None  # the first end
+    possible_to: int  # the last start
+
+    def is_certain(self, start_ms: int, end_ms: int) -> bool | None:
+        """Whether that interval lies surely between the snapshots; None: surely not."""
+        if start_ms > self.possible_to or (self.possible_from is not None and end_ms < self.possible_from):
+            return None
+        return end_ms <= self.certain_to and (self.certain_from is None or start_ms >= self.certain_from)
+
+
+def bound_additions(since: LogSnapshot | None, until: LogSnapshot, margin_ms: int) -> AdditionBounds:
+    """An interval within `margin_ms` of a snapshot may have been counted on either side of it: an append comes before
+    its acknowledgement, and clocks of two hosts differ.
+    """
+    certain_to, possible_to = until.began_ms - margin_ms, until.ended_ms + margin_ms
+    if since is None:
+        return AdditionBounds(None, certain_to, None, possible_to)
+    return AdditionBounds(since.ended_ms + margin_ms, certain_to, since.began_ms - margin_ms, possible_to)
+
+
+def make_counted(sums: Iterable[tuple[str, bool, UsageSum, UsageSum]]) -> dict[str, CountedUsage]:
+    """By topic, of each topic's certain and other intervals: topic, AdditionBounds.is_certain, the accepted, and what
+    may have been appended as well.
+    """
+    found: dict[str, CountedUsage] = {}
+    for topic, is_certain, accepted, maybe in sums:
+        known = found.get(topic, CountedUsage())
+        if is_certain:
+            found[topic] = CountedUsage(accepted, maybe, known.in_flight)
+        else:
+            found[topic] = CountedUsage(known.accepted, known.maybe, accepted.plus(maybe))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

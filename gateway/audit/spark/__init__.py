@@ -5,3 +5,4 @@
 #   python_daemon.py     how these start
 #   connector.py         the jars that PySpark lacks
 #   progress.py          how far Spark is
+#   java_admin.py        what brokers are asked by Java's client, whose properties librdkafka hasn't all

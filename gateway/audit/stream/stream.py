@@ -30,10 +30,9 @@ from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
-from gateway.audit.reconcile import brokers
 from gateway.audit.records import record_files
 from gateway.audit.records.table_files import TableFile
-from gateway.audit.spark import schema
+from gateway.audit.spark import java_admin, schema
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
@@ -86,7 +85,7 @@ def run_stream(
     metrics = metrics or StreamMetrics()
     tell = _tell_both(metrics.note_text, tell)
     properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
-    topic_id = brokers.fetch_topic_id(spark, plan.topic, properties)
+    topic_id = java_admin.fetch_topic_id(spark, plan.topic, properties)
     _check_checkpoint(spark, tables, plan, topic_id)
     with watch_progress(spark, tell):  # of large tables it takes hours: without a word a probe would end it
         fill_missing(tables, tell)
@@ -273,7 +272,7 @@ class _BatchSink:
 
     def _check_topic(self) -> None:
         # Ids never come again: if it is the same after reading, what was read is from the topic meant.
-        if brokers.fetch_topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
+        if java_admin.fetch_topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
             raise AuditError(_recreated_text(self._plan))
 
     def _report_batch(self, number: int, added: Mapping[str, int]) -> None:

@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.audit import store
-from gateway.audit.batch import query, tables
+from gateway.audit.batch import job, query, tables
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.errors import AuditError
 from gateway.audit.local import opening
 from gateway.audit.local import tables as local_tables
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables, UnreadableFeature
+from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.reconcile import LogSnapshot, bound_additions
+from gateway.audit.reconcile.spark_sums import count_additions
 from gateway.audit.report import report
 from gateway.audit.stream import stream
 from tests.audit.records import START, LineSource, Row, as_json, interval, topic_batch
@@ -74,6 +77,18 @@ def test_it_says_what_the_records_say(made: Path, monkeypatch: pytest.MonkeyPatc
             assert here.rank_groups(question, what, 2) == truth.rank_groups(question, what, 2)
     facts = report.gather_facts(LocalTables(str(made)), None, None, 5, 5)
     assert replace(facts, sources=[]) == replace(report.gather_facts(truth, None, None, 5, 5), sources=[])
+
+
+def test_a_reconciliation_counts_what_spark_counts(made: Path, spark: SparkSession) -> None:
+    since, until = (LogSnapshot("c", at, at, {}) for at in (START + 500, START + 3 * DAY_MS))
+    options = reconcile_command._make_parser().parse_args(["--tables", str(made)])
+    reading = reconcile_command._make_reading(options, {}, {}, since, until, 100)
+    counted, complete = reconcile_command.count_usage(reading, since, until, 100, query.ignore_progress)
+    assert (counted["it's"].accepted.messages, counted["it's"].in_flight.messages) == (4, 4)
+    assert not complete
+    bounds = (reading.start_ms, reading.end_ms)
+    with job.read_tables(store.open_tables(spark, str(made)), *bounds) as records:
+        assert count_additions(records.rows, bound_additions(since, until, 100)) == counted
 
 
 def test_files_may_have_the_column_that_they_are_partitioned_by(made: Path, root: Path) -> None:

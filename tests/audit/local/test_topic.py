@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -19,16 +18,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query, ignore_progress
+from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.spool import ValueBatch
 from gateway.audit.local.topic import TopicSource
-from gateway.audit.reconcile.command import _read_usage
+from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.reconcile import LogSnapshot, UsageSum
 from tests.audit.records import START, Row, interval, lost
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from gateway.embedded import EmbeddedCluster
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -161,6 +159,7 @@ class _Parts:
         yield ValueBatch([line.encode() for line in self._parts[part]], lambda _: "", len(self._parts[part]))
 
 
+_LOOKS_BACK = "looking for what is missing in older records"
 _ENGINES = (("--engine", "spark"), ("--engine", "local"))
 _LIVES = st.lists(st.sets(st.integers(-400, 100), max_size=12), min_size=1, max_size=4)
 
@@ -214,12 +213,26 @@ def test_storage_recommendations_and_what_ifs_read_what_they_need_and_say_what_a
 
 
 @pytest.mark.kafka
-def test_a_reconciliation_with_an_earlier_look_reads_what_came_since(
-    spark: SparkSession, kafka: EmbeddedCluster, publish: Any
-) -> None:
-    properties, bounds = {"bootstrap.servers": kafka.bootstrap_servers}, (FROM_MS, FROM_MS + HOUR_MS)
-    for log, read_from_ms in ((BUSY, FROM_MS - HOUR_MS - 60_000), (TORN, 0)):
-        options = Namespace(bootstrap_servers=kafka.bootstrap_servers, topic=publish(log), spool=[], tables=None)
-        with _read_usage(spark, options, properties, bounds, 60_000, ignore_progress) as (rows, complete):
-            assert rows.count() == sum(at >= read_from_ms for at, _ in log)
-        assert complete == (log is BUSY)
+@pytest.mark.usefixtures("command")
+def test_a_reconciliation_with_an_earlier_look_reads_what_came_since(kafka: EmbeddedCluster, publish: Any) -> None:
+    since, until = (LogSnapshot("c", at, at, {}) for at in (FROM_MS, FROM_MS + HOUR_MS))
+    parser = reconcile_command._make_parser()
+
+    def count(engine: str, topic: str, tell: Callable[[str], None]) -> tuple[UsageSum, bool]:
+        address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic)
+        options = parser.parse_args([*address, "--engine", engine])
+        reading = reconcile_command._make_reading(options, {}, {}, since, until, 60_000)
+        counted, complete = reconcile_command.count_usage(reading, since, until, 60_000, tell)
+        assert counted["clicks"].in_flight.bytes
+        return counted["clicks"].accepted, complete
+
+    told: dict[str, list[str]] = {name: [] for name in ("busy", "torn", "spark")}
+    busy = publish(BUSY)
+    accepted, complete = count("local", busy, told["busy"].append)
+    assert complete
+    assert accepted.messages == 2 * 2  # of three intervals the one at the start is too near
+    assert not count("local", publish(TORN), told["torn"].append)[1]
+    assert [_LOOKS_BACK in told[name] for name in ("busy", "torn")] == [False, True]
+    assert count("spark", busy, told["spark"].append) == (accepted, complete)
+    read = sum(at >= FROM_MS - HOUR_MS - 60_000 for at, _ in BUSY)
+    assert [text for text in told["spark"] if text.endswith(f": {read:,} records")]

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.audit.batch.query import AuditQuery
+from gateway.audit.local.records import LocalRecords
 from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.local_sums import AdditionCollector
 from gateway.audit.reconcile.reconcile import (
     AGREES,
     DIFFERS,
@@ -23,6 +28,7 @@ from gateway.audit.reconcile.reconcile import (
     ReconciledTopicLog,
     TopicVerdict,
     UsageSum,
+    bound_additions,
     dump_snapshot,
     judge_topic,
     load_snapshot,
@@ -32,12 +38,7 @@ from gateway.audit.reconcile.reconcile import (
     verdicts_json,
     verdicts_text,
 )
-from tests.audit.records import START, Row, interval
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pyspark.sql import DataFrame
+from tests.audit.records import START, LineSource, Row, interval
 
 EMPTY = PartitionLog(1, 0, 0, 0)
 
@@ -274,6 +275,8 @@ def _again() -> TopicVerdict:
         (("--bootstrap-servers", "x:1", "--since", "{bad}"), "not a valid snapshot: JSONDecodeError"),
         (("--bootstrap-servers", "x:1", "--margin", "soon"), "--margin: 'soon' is not a valid duration"),
         (("--bootstrap-servers", "x:1", "--topics", " ,"), "--topics: no name is given"),
+        (("--bootstrap-servers", "x:1", "--engine", "local", "--conf", "a=b"), "--engine local needs no Spark: --conf"),
+        (("snapshot", "--bootstrap-servers", "x:1", "--out", "-", "--conf", "a=b"), "unrecognized arguments: --conf"),
         (("snapshot", "--bootstrap-servers", "x:1"), "the following arguments are required: --out"),
         (("snapshot", "--bootstrap-servers", "x:1", "--out", "/nowhere/f"), "--out: there is no directory /nowhere"),
     ],
@@ -291,28 +294,64 @@ def test_wrong_options_are_one_line_before_anything_is_started(
     assert said in err.splitlines()[-1]
 
 
-def test_intervals_that_touch_a_snapshot_are_in_flight(
-    unique: Callable[[Sequence[str | None]], DataFrame],
-) -> None:
-    from gateway.audit.batch import transforms
+# --- over records -----------------------------------------------------------------------------------------------------
 
+
+def test_intervals_that_touch_a_snapshot_are_in_flight() -> None:
     def rows(size: int) -> list[Row]:
         return [
             Row(bytes=size, messages=1),
             Row(bytes=size * 10, messages=2, outcome="unanswered"),
             Row(bytes=size * 100, messages=3, outcome="rejected", reason="fence"),
+            Row(1, "refused", bytes=size, outcome="errored", reason="INVALID_RECORD"),
         ]
 
     lines = [line for seq in range(10) for line in interval(seq, rows(2**seq))]  # the N-th second each
-    found = transforms.explode_rows(unique(lines), "end_ms")
-    since, until = (_snapshot(START + at, {}) for at in (2500, 6500))  # each takes 10 ms
-    exact = reconcile_command.count_additions(found, since, until, 0)["clicks"]
+
+    def count(since: LogSnapshot | None, margin_ms: int) -> dict[str, CountedUsage]:
+        bounds = bound_additions(since, _snapshot(START + 6500, {}), margin_ms)  # snapshots take 10 ms
+        return LocalRecords([LineSource(lines)]).collect(lambda: AdditionCollector(bounds), AuditQuery()).make_counted()
+
+    since = _snapshot(START + 2500, {})
+    exact = count(since, 0)["clicks"]
     certain, doubtful = 2**3 + 2**4 + 2**5, 2**2 + 2**6
     assert exact.accepted == UsageSum(certain, 3)
     assert exact.maybe == UsageSum(10 * certain, 6)
     assert exact.in_flight == UsageSum(11 * doubtful, 6)
-    wide = reconcile_command.count_additions(found, since, until, 1000)["clicks"]
+    wide = count(since, 1000)["clicks"]
     assert wide.accepted == UsageSum(2**4, 1)
     assert wide.in_flight.messages == 3 * 6
-    all_before = reconcile_command.count_additions(found, None, until, 0)["clicks"]
-    assert all_before.accepted == UsageSum(2**6 - 1, 6)
+    all_before = count(None, 0)
+    assert all_before["clicks"].accepted == UsageSum(2**6 - 1, 6)
+    assert all_before["refused"] == CountedUsage()
+
+
+def test_the_command_says_the_same_in_either_engine(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of files; of tables: local/test_tables.py; of a topic: local/test_topic.py."""
+    chance = random.Random(5)
+    outcomes = [("accepted", ""), ("unacknowledged", ""), ("errored", "REQUEST_TIMED_OUT"), ("rejected", "fence")]
+    lines = []
+    for seq in range(200):
+        rows = [
+            Row(1, f"t{chance.randrange(5)}", bytes=chance.randrange(1000), outcome=outcome, reason=reason)
+            for outcome, reason in outcomes
+        ]
+        lines += interval(seq, rows, final=seq == 199)
+    lines.remove(lines[150])  # a gap between the two
+    (tmp_path / "usage.jsonl").write_text("\n".join(lines) + "\n")
+    asked = ["reconcile", "--quiet", "--format", "json", "--spool", str(tmp_path / "usage.jsonl")]
+    for name, at, size in (("since", 100_000, 0), ("until", 180_000, 9000)):
+        topics = {f"t{number}": _topic(_part(size, 5), id=f"id-{number}") for number in range(4)}
+        (tmp_path / name).write_text(dump_snapshot(_snapshot(START + at, topics)))
+        asked += [f"--{name}", str(tmp_path / name)]
+    answers = []
+    for engine in ("local", "spark"):
+        assert command(*asked, "--engine", engine) == 3
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    answer = json.loads(answers[0])
+    assert answer["usage_log_complete"] is False
+    assert [each["topic"] for each in answer["topics"]] == [f"t{number}" for number in range(5)]
+    assert all(each["accepted"]["bytes"] and each["in_flight"]["bytes"] for each in answer["topics"])

@@ -1,22 +1,25 @@
 # Reconciliation on a real broker, behind a real gateway: what agrees to the byte, and what does not is found, named and
-# counted. Beside the other tests of the audit because of the Spark that they share.
+# counted. Without Java: that Spark counts the same is in test_reconcile.py.
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit.batch import job, transforms
+from gateway.audit import cli
+from gateway.audit.batch.query import AuditQuery
 from gateway.audit.errors import AuditError
+from gateway.audit.local.records import LocalRecords
+from gateway.audit.local.topic import TopicSource
 from gateway.audit.reconcile import brokers
-from gateway.audit.reconcile import command as reconcile_command
+from gateway.audit.reconcile.local_sums import AdditionCollector
 from gateway.audit.reconcile.reconcile import (
     AGREES,
     DIFFERS,
@@ -24,7 +27,8 @@ from gateway.audit.reconcile.reconcile import (
     LogSnapshot,
     TopicVerdict,
     UsageSum,
-    dump_snapshot,
+    bound_additions,
+    load_snapshot,
     reconcile_topics,
 )
 from gateway.embedded import wait_for
@@ -38,8 +42,6 @@ from tests.integration.gateways import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from gateway.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.kafka
@@ -74,18 +76,18 @@ def _held(kafka: EmbeddedCluster, topic: str) -> UsageSum:
     return UsageSum(log_bytes(kafka, topic), end_offsets(kafka, topic))
 
 
-def _look(spark: SparkSession, kafka: EmbeddedCluster, *topics: str) -> LogSnapshot:
-    return brokers.fetch_snapshot(spark, {"bootstrap.servers": kafka.bootstrap_servers}, lambda name: name in topics)
+def _look(kafka: EmbeddedCluster, *topics: str) -> LogSnapshot:
+    return brokers.fetch_snapshot(kafka.bootstrap_servers, {}, lambda name: name in topics)
 
 
 def _verdicts(
-    spark: SparkSession, kafka: EmbeddedCluster, since: LogSnapshot | None, until: LogSnapshot, *topics: str
+    kafka: EmbeddedCluster, since: LogSnapshot | None, until: LogSnapshot, *topics: str
 ) -> dict[str, TopicVerdict]:
-    source = job.read_topic(spark, kafka.bootstrap_servers, USAGE_TOPIC)
-    with job.read_sources([source]) as records:
-        rows = transforms.explode_rows(records.intervals, "end_ms")
-        counted = reconcile_command.count_additions(rows.where(rows["topic"].isin(*topics)), since, until, 0)
-    return {each.topic: each for each in reconcile_topics(since, until, counted)}
+    records = LocalRecords([TopicSource(kafka.bootstrap_servers, USAGE_TOPIC, {})])
+    bounds = bound_additions(since, until, 0)
+    counted = records.collect(lambda: AdditionCollector(bounds), AuditQuery()).make_counted()
+    found = reconcile_topics(since, until, {topic: counted[topic] for topic in topics if topic in counted})
+    return {each.topic: each for each in found}
 
 
 def _interval_has_ended(kafka: EmbeddedCluster, gateway: Gateway, filler: str, before: LogSnapshot) -> None:
@@ -99,15 +101,15 @@ def _interval_has_ended(kafka: EmbeddedCluster, gateway: Gateway, filler: str, b
 
 
 def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
-    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
+    kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     clean, passed, quiet = _topic(kafka), _topic(kafka), _topic(kafka)
     for topic in (clean, passed):
         _send(gateway.bootstrap, topic, 300)
         _settled(kafka, gateway, topic, _held(kafka, topic))
     topics = (clean, passed, quiet)
-    middle = _look(spark, kafka, *topics)
-    found = _verdicts(spark, kafka, None, middle, *topics)
+    middle = _look(kafka, *topics)
+    found = _verdicts(kafka, None, middle, *topics)
     assert {topic: each.verdict for topic, each in found.items()} == dict.fromkeys(topics, AGREES)
     assert found[clean].counted.accepted == _held(kafka, clean) == UsageSum(*_grown(found[clean]))
     assert found[clean].reasons == []
@@ -122,7 +124,7 @@ def test_it_agrees_to_the_byte_and_finds_a_producer_that_goes_past_the_gateway(
     beside = UsageSum(*(now - then for now, then in zip(_held(kafka, passed), through, strict=True)))
     for topic, want in ((clean, _held(kafka, clean)), (passed, through)):
         _settled(kafka, gateway, topic, want)
-    found = _verdicts(spark, kafka, middle, _look(spark, kafka, *topics), *topics)
+    found = _verdicts(kafka, middle, _look(kafka, *topics), *topics)
     assert (found[clean].verdict, found[clean].counted.accepted.messages) == (AGREES, 50)
     assert found[clean].counted.in_flight == UsageSum()
     assert found[passed].verdict == DIFFERS
@@ -138,9 +140,7 @@ def _grown(verdict: TopicVerdict) -> tuple[int, int]:
     return verdict.growth.bytes, verdict.growth.messages
 
 
-def test_transaction_markers_are_told_from_uncounted_records(
-    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
-) -> None:
+def test_transaction_markers_are_told_from_uncounted_records(kafka: EmbeddedCluster, gateway: Gateway) -> None:
     topic = _topic(kafka)
     producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 2, "transactional.id": f"tx-{topic}"})
     producer.init_transactions(30)
@@ -155,16 +155,16 @@ def test_transaction_markers_are_told_from_uncounted_records(
     wait_for("their readers", lambda: end_offsets(kafka, topic) == 10)  # 5 records, 5 markers
     held = _held(kafka, topic)
     _settled(kafka, gateway, topic, UsageSum(held.bytes - 5 * 78, held.messages - 5))
-    found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
+    found = _verdicts(kafka, None, _look(kafka, topic), topic)[topic]
     assert (found.verdict, found.markers, found.reasons) == (AGREES, (5, 5), ["5 transaction markers of 78 bytes"])
 
     _send(kafka.bootstrap_servers, topic, 1)
-    found = _verdicts(spark, kafka, None, _look(spark, kafka, topic), topic)[topic]
+    found = _verdicts(kafka, None, _look(kafka, topic), topic)[topic]
     assert (found.verdict, found.markers) == (DIFFERS, None)
 
 
 def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_nothing(
-    spark: SparkSession, kafka: EmbeddedCluster, gateway: Gateway
+    kafka: EmbeddedCluster, gateway: Gateway
 ) -> None:
     packed, cut, again = _topic(kafka, compression_type="gzip"), _topic(kafka), _topic(kafka)
     topics = (packed, cut, again)
@@ -172,7 +172,7 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
         _send(gateway.bootstrap, topic, 100)
         gateway.settle(topic, UsageSum(0, 100), "accepted")  # type: ignore[arg-type]
     gateway.wait_published(kafka)
-    first = _look(spark, kafka, *topics)
+    first = _look(kafka, *topics)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     next(iter(admin.delete_records([TopicPartition(cut, 0, 10)]).values())).result(120)
     admin.delete_topics([again])[again].result(120)
@@ -180,25 +180,20 @@ def test_changed_bytes_in_the_log_leave_offsets_and_a_topic_made_again_leaves_no
     create_topic(kafka, again, 2)
     _send(kafka.bootstrap_servers, again, 4)
 
-    found = _verdicts(spark, kafka, None, _look(spark, kafka, *topics), *topics)
+    found = _verdicts(kafka, None, _look(kafka, *topics), *topics)
     assert [found[topic].verdict for topic in topics] == [AGREES, AGREES, DIFFERS]
     assert found[packed].reasons == ["brokers compress anew (compression.type=gzip): messages only"]
     assert found[cut].reasons == ["logs have lost their beginnings (retention, DeleteRecords): messages only"]
     assert "were acknowledged and are not in the log" in found[again].reasons[0]
     # With a look at it from before, it is clear what happened, and that four messages are too many to have been counted
     # since then.
-    found = _verdicts(spark, kafka, first, _look(spark, kafka, *topics), *topics)
+    found = _verdicts(kafka, first, _look(kafka, *topics), *topics)
     assert found[again].verdict == (DIFFERS if not any(found[again].counted.in_flight) else UNKNOWN)
     assert found[again].reasons[0].startswith("the topic was deleted and made again")
 
 
-def test_the_command_says_the_same(
-    spark: SparkSession,
-    kafka: EmbeddedCluster,
-    gateway: Gateway,
-    command: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+def test_the_commands_say_the_same(
+    kafka: EmbeddedCluster, gateway: Gateway, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     topic = _topic(kafka)
     _send(kafka.bootstrap_servers, topic, 3)
@@ -207,20 +202,40 @@ def test_the_command_says_the_same(
     gateway.settle(topic, UsageSum(0, 20), "accepted")  # type: ignore[arg-type]
     gateway.wait_published(kafka)
     until = tmp_path / "until.json"
-    until.write_text(dump_snapshot(_look(spark, kafka, topic)))
-    status = command("reconcile", "--until", until, "--format", "json", "--spool", gateway.spool, "--margin", "0s",
-                     "--topics", topic)  # fmt: skip
-    out, err = capsys.readouterr()
-    assert all(line.startswith("audit ") for line in err.splitlines()), err
-    answer = json.loads(out)
-    assert (status, answer["agrees"], answer["usage_log_complete"]) == (3, False, True)
-    assert answer["topics"][0]["reasons"] == [
+    address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topics", topic)
+    assert cli.main(["reconcile", "snapshot", *address, "--out", str(until)]) == 0
+    noted = load_snapshot(until.read_text())
+    assert noted.topics == _look(kafka, topic).topics
+    # Kafka's own text of the id, which is that of `topic-id:…` in the usage log.
+    metadata = kafka.broker(1).log_dir / f"{topic}-0" / "partition.metadata"
+    assert f"topic_id: {noted.topics[topic].id}\n" in metadata.read_text() + "\n"
+    answers = []
+    for asked in (
+        ("--until", until, "--spool", gateway.spool, "--topics", topic),
+        (*address, "--settle", "0s", "--engine", "local"),
+    ):
+        status = cli.main([*map(str, ("reconcile", *asked, "--format", "json", "--margin", "0s"))])
+        out, err = capsys.readouterr()
+        assert all(line.startswith("audit ") for line in err.splitlines()), err
+        answers.append(json.loads(out))
+        assert (status, answers[-1]["agrees"], answers[-1]["usage_log_complete"]) == (3, False, True)
+    assert answers[0]["topics"] == answers[1]["topics"]
+    assert answers[0]["topics"][0]["reasons"] == [
         f"{beside.bytes:,} bytes and 3 messages were not produced through the gateway"
     ]  # fmt: skip
 
 
-def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, kafka: EmbeddedCluster) -> None:
-    bounds = {"default.api.timeout.ms": "2000", "request.timeout.ms": "1500"}  # 15 s without them
-    wrong = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SSL", **bounds}
+def test_a_cluster_without_such_topics_and_one_that_makes_them_just_now(kafka: EmbeddedCluster) -> None:
+    found = _look(kafka)
+    assert (found.topics, bool(found.cluster)) == ({}, True)
+    name = f"reconcile-{next(_names)}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 3, 1)])[name].result(120)
+    for topic in _look(kafka, name).topics.values():  # its leaders need not lead yet
+        assert [(log.start, log.end) for log in topic.partitions.values()] == [(0, 0)] * 3
+
+
+def test_a_broker_that_does_not_answer_is_one_line(kafka: EmbeddedCluster) -> None:
+    wrong = {"security.protocol": "SSL", "default.api.timeout.ms": "2000"}  # 15 s without it
     with pytest.raises(AuditError, match=r"^no (answer from|TLS with) [^\n]+$"):
-        brokers.fetch_snapshot(spark, wrong, lambda _: True)
+        brokers.fetch_snapshot(kafka.bootstrap_servers, wrong, lambda _: True)
