@@ -18,6 +18,7 @@ from gateway.audit import cli, store
 from gateway.audit.batch import job
 from gateway.audit.batch.job import AuditQuery
 from gateway.audit.batch.query import answer_query
+from gateway.audit.cluster_access import UntranslatableProperty
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.topic import TopicSource
@@ -117,6 +118,19 @@ def test_batch_and_stream_and_snapshots_are_let_in(
     assert added["intervals"] == 6
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()
+
+
+def test_a_property_that_only_java_has_is_left_to_java(spark: SparkSession, secured: Secured) -> None:
+    properties = secured.properties("PLAIN") | {"ssl.keymanager.algorithm": "SunX509"}
+    found = job.read_topic(spark, secured.servers, TOPIC, properties)
+    assert found.record_count == 6
+    assert [(each["start_offset"], each["end_offset"]) for each in found.description["partitions"]] == [(0, 3), (0, 3)]
+    for ask in (
+        lambda: TopicSource(secured.servers, TOPIC, properties),
+        lambda: brokers.fetch_snapshot(secured.servers, properties, lambda _: True),
+    ):
+        with pytest.raises(UntranslatableProperty, match=r"^ssl\.keymanager\.algorithm: not supported here; [^\n]*$"):
+            ask()
 
 
 @pytest.mark.parametrize(
