@@ -56,9 +56,7 @@ class ClusterAccess:
                 except OSError as error:
                     raise AuditError(f"{use_java_names(name)}: {place}: {error.strerror}") from None
         given = {**self.properties, "bootstrap.servers": self.servers, "log_level": 2, **settings}
-        if (
-            "ssl.certificate.location" in given
-        ):  # as Java's keystore the file has both, which librdkafka wants to be told
+        if "ssl.certificate.location" in given:  # a keystore of Java's: the file has both
             given["ssl.key.location"] = given["ssl.certificate.location"]
         try:
             return make({**given, "error_cb": self._note_failure})
