@@ -312,7 +312,9 @@ class _ProcessSupervisor:
             self._introduce_child(child)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive_messages, child, line)
-                code = await trio.to_thread.run_sync(child.process.wait, abandon_on_cancel=True)
+                # Not one of trio's 40 threads for everybody: this one is busy for as long as the child lives.
+                place = trio.CapacityLimiter(1)
+                code = await trio.to_thread.run_sync(child.process.wait, abandon_on_cancel=True, limiter=place)
                 nursery.cancel_scope.cancel()
         finally:
             child.channel = None

@@ -379,3 +379,23 @@ def test_ipv6_listens_too() -> None:
         pytest.skip("this machine has no ::1")
     with sock, socket.create_connection(sock.getsockname()[:2]):
         pass
+
+
+async def test_each_of_many_workers_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More children than there are threads that trio shares out."""
+
+    def program(number: int) -> list[str]:
+        return ["/bin/sh", "-c", "exec sleep 600", "child"]
+
+    start = parent_link.StartControl(b"{}")
+    family = supervisor._ProcessSupervisor(start, 41, 0, (0.0, DEADLINE_S), program)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(family.run)
+            for worker, restarts in ((family._workers[0], 1), (family._workers[0], 2), (family._workers[40], 1)):
+                while worker.channel is None or worker.restarts != restarts - 1:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                worker.kill()
+                while worker.restarts != restarts:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
