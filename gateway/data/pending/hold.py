@@ -49,10 +49,9 @@ class RequestHold:
         "timeout_ms",
     )
 
-    def __init__(self, now: float, max_s: float = math.inf) -> None:
-        """`max_s`: the longest that the operator lets a request be held, in seconds."""
+    def __init__(self, now: float) -> None:
         self.held_until = self.muted_until = self.paused_since = self.arrived_at = 0.0
-        self._max_s = max_s
+        self._max_s = math.inf
         self._software: tuple[str, str] | None = None
         self.timeout_ms: int | None = None
         self.sends_ahead = False
@@ -77,6 +76,11 @@ class RequestHold:
             self.held_until = now
             return True
         return False
+
+    def set_longest_hold(self, max_s: float) -> None:
+        """`max_s`: the longest that the operator lets a request be held, in seconds."""
+        self._max_s = max_s
+        self._update_patience()
 
     def set_software(self, software: tuple[str, str] | None) -> None:
         """The client's software, name and version; None: the client doesn't say."""

@@ -261,6 +261,7 @@ class RequestHandler:
             gate.refresh_epoch()
         if client.quotas_version != world.quotas.version:
             client.refresh_limits(now)
+            self._hold.set_longest_hold(world.limits.max_hold)
 
     @property
     def _needs_inspection(self) -> bool:

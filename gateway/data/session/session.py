@@ -76,7 +76,7 @@ class ClientSession:
         self.account = account
         self.client = client = ConnectedClient(world, node_id, listener)
         self.gate = gate = ProduceGate(client)
-        self.hold = hold = RequestHold(now, world.limits.max_hold)
+        self.hold = hold = RequestHold(now)
         self.in_flight = in_flight = InFlightRequests(account)
         lookup = TopicIdLookup(world.ledger)
         self.fetch_limiter = fetches = FetchLimiter(client)

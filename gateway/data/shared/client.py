@@ -114,6 +114,7 @@ class ConnectedClient:
         world = self.world
         quotas, groups = world.quotas, world.engine.groups
         self.quotas_version = quotas.version
+        self.is_exempt = world.is_internal_client(self.principal, self.counted_names[1])  # a reload may have changed it
         self.observed_policies = (
             decision.ALL_POLICIES if world.settings.mode == "observe" else self._find_observed_policies()
         )
