@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 from array import array
@@ -51,6 +52,9 @@ MAX_MESSAGE = 256 * 2**20  # a snapshot of a very large cluster's topics; beyond
 _LENGTH = struct.Struct(">I")
 _HAS_FD = 1 << 31
 _FD_SIZE = array("i").itemsize
+# Of the kernel's memory, or of descriptors on their way to processes that don't read: they pass.
+_SHORTAGES: Final = frozenset({errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
+_SHORTAGE_PAUSE_S: Final = 0.1
 
 
 class ChannelClosed(Exception):
@@ -589,7 +593,7 @@ class ProcessChannel(Generic[Posted, Received]):
         sock.setblocking(False)
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._decode = decode
-        self._outgoing: deque[tuple[bytes, int]] = deque()
+        self._outgoing: deque[tuple[memoryview, int]] = deque()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
@@ -606,7 +610,7 @@ class ProcessChannel(Generic[Posted, Received]):
         if len(body) > MAX_MESSAGE:
             # The receiver would end the channel, and get the same message again.
             raise ValueError(f"{type(message).__name__} of {len(body)} bytes, at most {MAX_MESSAGE} are allowed")
-        self._outgoing.append((_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body, fd))
+        self._outgoing.append((memoryview(_LENGTH.pack(len(body) | (_HAS_FD if fd >= 0 else 0)) + body), fd))
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         self._wake.set()
 
@@ -629,29 +633,33 @@ class ProcessChannel(Generic[Posted, Received]):
         try:
             while True:
                 while self._outgoing:
-                    await self._write_first()
+                    try:
+                        await self._write_some()
+                    except OSError as error:
+                        if error.errno not in _SHORTAGES:
+                            raise
+                        await trio.sleep(_SHORTAGE_PAUSE_S)
                 self._idle.set()
                 self._wake = trio.Event()
                 await self._wake.wait()
-        except (OSError, trio.ClosedResourceError):
+        except trio.ClosedResourceError:
             pass
+        except OSError:
+            self.finish_writing()  # if the other end is there nevertheless, it must not wait for the rest
 
-    async def _write_first(self) -> None:
+    async def _write_some(self) -> None:
         data, fd = self._outgoing[0]
-        view = memoryview(data)
         if fd >= 0:
-            sent = await self._sock.sendmsg(
-                [view], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]).tobytes())]
-            )
-            self._outgoing[0] = (
-                data,
-                -1,
-            )  # `close` must not close this number once more: it may be another file's by then
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]).tobytes())]
+            sent = await self._sock.sendmsg([data], rights)
+        else:
+            sent = await self._sock.send(data)
+        if sent < len(data):
+            self._outgoing[0] = data[sent:], -1
+        else:
+            self._outgoing.popleft()
+        if fd >= 0:  # behind that, or `close` might close the number once more, as another file's
             socket.close(fd)
-            view = view[sent:]
-        while view:
-            view = view[await self._sock.send(view) :]
-        self._outgoing.popleft()
 
     async def receive(self) -> tuple[Received, int]:
         """The next message and the descriptor that came with it, or -1.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -347,3 +348,58 @@ async def test_closing_wakes_all_tasks_that_wait(ends: Ends) -> None:
             await trio.testing.wait_all_tasks_blocked()
             control.close()
     assert ended == ["receive"]
+
+
+class Refusing:
+    """A channel's socket on which the system refuses so many sends, each with that error."""
+
+    def __init__(self, sock: Any, number: int, times: int) -> None:
+        self._sock, self._number, self.left = sock, number, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def _refuse(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise OSError(self._number, os.strerror(self._number))
+
+    async def send(self, data: Any) -> Any:
+        self._refuse()
+        return await self._sock.send(data[:5])  # and in pieces
+
+    async def sendmsg(self, *what: Any) -> Any:
+        self._refuse()
+        return await self._sock.sendmsg(*what)
+
+
+@pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS])
+async def test_a_shortage_of_memory_or_of_descriptors_on_their_way_is_waited_out(ends: Ends, number: int) -> None:
+    control, worker = ends
+    control._sock = short = Refusing(control._sock, number, 1)  # type: ignore[assignment]
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(control.run)
+            for i in range(2):
+                control.post(AcceptedConnection(i, "peer"), marked_pipe(b"%d" % i))
+                control.post(SpoolConfirmation(i))
+                message, fd = await worker.receive()
+                assert (message, read_mark(fd)) == (AcceptedConnection(i, "peer"), b"%d" % i)
+                short.left = 1
+                assert await worker.receive() == (SpoolConfirmation(i), -1)
+                short.left = 1
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_end_that_can_not_write_is_gone_for_the_other_one(ends: Ends) -> None:
+    control, worker = ends
+    control._sock = Refusing(control._sock, errno.EBADF, 1)  # type: ignore[assignment]
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(control.run)
+            control.post(SpoolConfirmation(1))
+            with pytest.raises(ChannelClosed):
+                await worker.receive()
+            worker.close()
+            with pytest.raises(ChannelClosed):
+                await control.receive()
