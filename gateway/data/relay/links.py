@@ -497,17 +497,17 @@ class RelayLink:
             # Until it may have given up, a client that sends ahead keeps in its own queue what can't be handled soon.
             most = MAX_HELD if hold.sends_ahead and now < hold.wait_deadline else MAX_READ_AHEAD
             more = self._read_ahead(min(most, self.reactor.budget.free_bytes // 2) - (end - pos), now)
+            hold.is_client_gone = hold.is_client_gone or self.client.state.is_gone
             if more:
                 buf, pos, end = bytearray(memoryview(buf)[pos:end]) + more, 0, end - pos + len(more)
                 self._release_frame(large)
                 large = None
-                if self.client.state.is_read and parked.read_ahead_rounds < READ_AHEAD_ROUNDS and not hold.is_draining:
+                if not hold.is_abandoned and parked.read_ahead_rounds < READ_AHEAD_ROUNDS:
                     parked.read_ahead_rounds += 1
                     hold.held_until = now + READ_AHEAD_PAUSE_S
                     self._park_input(buf, pos, end, None)
                     return
         parked.read_ahead_rounds = 0
-        hold.is_client_gone = hold.is_client_gone or not self.client.state.is_read
         size = end - pos
         head, hold.arrived_at = parked.head, parked.since
         self._handle_requests(buf, pos, end, large, now)
@@ -523,23 +523,23 @@ class RelayLink:
             self.client.limit_receive_buffer(small=age_s > LONG_WAIT_S)
 
     def _read_ahead(self, most: int, now: float) -> bytearray:
-        """Read up to about `most` bytes more, and note when the client has closed."""
+        """Read up to about `most` bytes more, and note when the client has closed. What is left before its end is read
+        when this has been handled: acks=0 may be among it.
+        """
         client = self.client
         more = bytearray()
-        ended = client.state.is_gone or client.has_fin
         try:
-            while len(more) < most:
+            while len(more) < most and client.state.is_read:
                 data = client.inbound.recv(client.sock, 262_144)
                 if not data:
-                    ended = True
-                    break
+                    self._end_side(client, END_READ, now)
                 more += data
         except BlockingIOError:
             pass
         except OSError:
-            ended = True
-        if ended and client.state.is_read:
             self._end_side(client, END_READ, now)
+        if client.has_fin:
+            client.state = client.state.after(PEER_CLOSED)
         return more
 
     # --- upstream -> client -------------------------------------------------------------------------------------------
@@ -740,7 +740,7 @@ class RelayLink:
     def _is_lingering(self, now: float) -> bool:
         """All is answered: whether the client, which is told now if it wasn't yet, is still to close its half."""
         client = self.client
-        if client.state.is_gone:
+        if not client.state.is_read:
             return False
         if self.state is LINGERING:
             return now < self._linger_until

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from gateway.channel import LATENCY_BOUNDS
 from gateway.data.pending.in_flight import MAX_PENDING
+from gateway.data.relay import links
 from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, RelayLink
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
-from gateway.data.relay.states import LINGERING
+from gateway.data.relay.states import DRAINING, LEAVING, LINGERING
 from gateway.data.relay.tls_links import TlsInbound
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
@@ -462,6 +463,59 @@ async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_for
             assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
         assert link.session.hold.is_client_gone
+
+
+async def test_acks_0_behind_what_is_read_ahead_is_forwarded_though_its_client_has_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "MAX_HELD", 1)
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        link.session.hold.set_software(("librdkafka", "2.16.0"))
+        stage.mute(link)
+        frames = [request(number, acks=0, values=(bytes(5000),)) for number in range(8)]
+        await client.send_all(frames[0])
+        await until(lambda: link.parked.input_slice is not None)
+        await client.send_all(b"".join(frames[1:]) + request(9))
+        await client.aclose()
+        await until(lambda: link.client.has_fin)
+        stage.end_mute(link)
+        passed = b"".join(map(with_question, frames))
+        assert await receive_exactly(broker, len(passed)) == passed
+        assert await broker.receive_some(1) == b""
+        rows = stage.play.rows()
+        assert rows["clicks", "unacknowledged", ""][2] == len(frames)
+        assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
+
+
+async def test_acks_0_that_a_client_sent_before_it_closed_is_forwarded_while_the_gateway_drains() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await passes(client, broker, request(1, acks=0), with_question(request(1, acks=0)))
+        link.drain("disconnects_drain", trio.current_time())
+        stage.reactor.run_deferred(trio.current_time())
+        assert link.state is DRAINING
+        await client.send_all(request(2, acks=0))
+        await client.aclose()
+        await until(lambda: link.client.state is LEAVING)
+        await broker.send_all(TOOK)
+        assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
+        await until(lambda: link.is_closed)
+        assert stage.play.world.ledger.counts["disconnects_drain"] == 1
+
+
+async def test_a_half_close_behind_more_requests_than_may_be_in_flight_discards_none() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        frames = [request(number) for number in range(MAX_PENDING + 100)]
+        await client.send_all(b"".join(frames))
+        await client.send_eof()
+        first = b"".join(frames[:MAX_PENDING])
+        assert await receive_exactly(broker, len(first)) == first
+        await until(lambda: link.client.state is LEAVING)
+        await broker.send_all(b"".join(map(answer, range(MAX_PENDING))))
+        rest = b"".join(frames[MAX_PENDING:])
+        assert await receive_exactly(broker, len(rest)) == rest
 
 
 async def test_a_muted_link_whose_peer_resets_costs_no_events() -> None:

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from gateway.data.connecting.handshakes import PROBE, perform_server_handshake
+from gateway.data.relay import links
 from gateway.data.sockets.inbound import SHARED_READ_BYTES
 from gateway.data.sockets.tls import MAX_FEED_BYTES, HandshakeError, TlsConnection
 from gateway.tls.certificates import (
@@ -27,7 +28,7 @@ from gateway.tls.certificates import (
 )
 from tests.background import until
 from tests.certificates import Authority, openssl
-from tests.gateway.data.play import present, request, size_of
+from tests.gateway.data.play import present, request, size_of, with_question
 from tests.gateway.data.relay.stage import DEADLINE_S, receive_exactly, reset, staged, tcp_pair
 from tests.gateway.data.relay.tls_stage import (
     BROKEN_RECORD_SAID,
@@ -211,6 +212,25 @@ async def test_a_client_that_leaves_during_a_mute_has_its_requests_discarded(sec
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
         assert link.session.hold.is_client_gone
+
+
+async def test_acks_0_behind_what_is_read_ahead_is_forwarded_though_its_client_has_closed(
+    secure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MAX_HELD", 1)
+    async with staged() as stage:
+        link, client, broker = await secure(stage).connect()
+        link.session.hold.set_software(("librdkafka", "2.16.0"))
+        stage.mute(link)
+        frames = [request(number, acks=0, values=(bytes(5000),)) for number in range(8)]
+        await client.send(frames[0])
+        await until(lambda: link.parked.input_slice is not None)
+        await client.send(b"".join(frames[1:]))
+        await client.stream.aclose()
+        await until(lambda: link.client.has_fin)
+        stage.end_mute(link)
+        passed = b"".join(map(with_question, frames))
+        assert await receive_exactly(broker, len(passed)) == passed
 
 
 # --- handshakes -------------------------------------------------------------------------------------------------------
