@@ -152,7 +152,7 @@ def decide_request(
         if why is not None:
             why = said[limit] = replace(why, observed_only=True) if is_observed else why
             is_observed = why.observed_only
-        # The caller may forward a refused part nevertheless (acks=0, and the client has gone): it is charged too.
+        # The caller may forward a refused part nevertheless (acks=0, in a gateway that stops): it is charged too.
         if is_observed and (would_wait or (why is not None and why.action != DELAY)):
             spared.add(limit)
     refused, delay_ms, notes = dict(standing), 0, []

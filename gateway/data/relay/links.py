@@ -191,11 +191,14 @@ class RelayLink:
         client = self.client
         self.shortcut.invalidate_terms()
         if events & (ERR | HUP):
-            if events & ERR or self.state is not LINGERING or not client.event_mask & IN:
+            is_ended = self.state is LINGERING and not events & ERR  # both have said that nothing more comes
+            if not client.event_mask & IN or not (is_ended or client.unread_bytes):
                 self._mark_client_broken(now)
                 self._advance_state(now)
                 return
-            events |= IN  # both have said that nothing more comes: what came before is still there
+            # What came before is still there: of a client that has gone acks=0 is forwarded, as behind a pause.
+            self.session.hold.is_client_gone = self.session.hold.is_client_gone or not is_ended
+            events |= IN
         try:
             if events & OUT:
                 client.outbound.flush(client.sock)
@@ -405,7 +408,7 @@ class RelayLink:
         they say which of its bytes count, and a client could choose by a reset that none do.
         """
         client = self.client
-        if self.upstream.state.is_gone or not self.session.owes_records:
+        if self.upstream.state.is_gone or not (self.session.owes_records or self.upstream.has_unsent):
             self.close(self.closing_cause if self.state is LINGERING else "disconnects_client")
             return
         if client.state.is_broken:
@@ -493,7 +496,8 @@ class RelayLink:
         buf, pos, end, large = parked.pop_input()
         hold.is_memory_short = session.account.is_contended
         forwards = session.admin_requests.turn is None and not (hold.paused_since and session.gate.enforced_pause())
-        if hold.held_until and forwards and self.client.inbound.is_between_frames:
+        looks = forwards and not hold.is_client_gone
+        if hold.held_until and looks and self.client.inbound.is_between_frames:
             # Until it may have given up, a client that sends ahead keeps in its own queue what can't be handled soon.
             most = MAX_HELD if hold.sends_ahead and now < hold.wait_deadline else MAX_READ_AHEAD
             more = self._read_ahead(min(most, self.reactor.budget.free_bytes // 2) - (end - pos), now)

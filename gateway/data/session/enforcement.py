@@ -164,14 +164,15 @@ class ProduceEnforcement:
         """The partitions of an acks=0 request that are refused, and the end of the request's wait (0.0: none).
 
         acks=0 waits, unless the operator has it dropped: a client reports success for records that are lost, and none
-        times out on records that wait. Partitions that can't be forwarded (a protected topic, an unknown id) are lost
-        silently.
+        times out on records that wait. Also where its client has gone: who closes at once would be under no limit. Only
+        a gateway that stops lets it pass. Partitions that can't be forwarded (a protected topic, an unknown id) are
+        lost silently.
         """
         hold = self._hold
         for_good = {key: why for key, why in refused.items() if why.reason in NEVER_PASSES}
         if self._gate.world.settings.acks0 == "drop" or hold.is_memory_short:
             return refused, 0.0
-        if hold.is_abandoned or len(for_good) == len(refused):
+        if hold.is_draining or len(for_good) == len(refused):
             return for_good, 0.0
         wait = min(why.throttle_ms for key, why in refused.items() if key not in for_good) / 1000
         self._mute_client(now + max(MIN_HOLD_S, min(wait, MAX_MUTE_S)), _longest_reason(refused))

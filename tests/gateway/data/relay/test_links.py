@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from functools import partial
@@ -18,7 +19,7 @@ from gateway.data.pending.in_flight import MAX_PENDING
 from gateway.data.relay import links
 from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, RelayLink
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
-from gateway.data.relay.states import DRAINING, LEAVING, LINGERING
+from gateway.data.relay.states import DRAINING, LEAVING, LINGERING, LOST
 from gateway.data.relay.tls_links import TlsInbound
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
@@ -502,6 +503,39 @@ async def test_acks_0_that_a_client_sent_before_it_closed_is_forwarded_while_the
         assert await receive_exactly(broker, len(request(2, acks=0))) == request(2, acks=0)
         await until(lambda: link.is_closed)
         assert stage.play.world.ledger.counts["disconnects_drain"] == 1
+
+
+async def test_acks_0_that_came_before_a_reset_is_forwarded() -> None:
+    """As a broker reads it; a client resets its connection where it closes with an answer unread."""
+    async with staged() as stage:
+        link, client, broker = stage.connect()
+        await passes(client, broker, other_request(1))
+        await broker.send_all(other_answer(1))
+        far = socket.socket(fileno=client.socket.detach())
+        await until(lambda: select.select([far], [], [], 0)[0])
+        frames = [request(number, acks=0) for number in range(10)]
+        far.sendall(b"".join(frames) + request(11))
+        far.close()  # before the gateway has looked
+        passed = b"".join(map(with_question, frames))
+        assert await receive_exactly(broker, len(passed)) == passed
+        await broker.aclose()
+        await until(lambda: link.is_closed)
+        assert stage.play.rows()["clicks", "discarded", ""] == (size_of(), 1, 1)
+
+
+async def test_what_a_broker_has_not_taken_yet_outlives_its_client_s_reset() -> None:
+    async with staged() as stage:
+        link, client, broker = stage.connect(small=True)
+        await passes(client, broker, request(1, acks=0), with_question(request(1, acks=0)))
+        await broker.send_all(TOOK)
+        await until(lambda: not link.session.in_flight)
+        frame = request(2, acks=0, values=(bytes(300_000),))
+        await client.send_all(frame)
+        await until(lambda: link.upstream.has_unsent)
+        reset(client)
+        await until(lambda: link.client.state is LOST)
+        assert await receive_exactly(broker, len(frame)) == frame
+        assert await broker.receive_some(1) == b""
 
 
 async def test_a_half_close_behind_more_requests_than_may_be_in_flight_discards_none() -> None:

@@ -369,6 +369,15 @@ def test_unforwarded_requests_of_a_client_that_has_gone_are_discarded_but_acks_0
     assert play.rows() == {("clicks", "discarded", ""): (SIZE, 1, 1), ("clicks", "unacknowledged", ""): (SIZE, 1, 1)}
 
 
+def test_acks_0_over_a_limit_waits_for_it_though_its_client_has_gone() -> None:
+    play = Play(total=1000.0, topics={"clicks": 1000.0}).named().overload()
+    play.session.hold.is_client_gone = True
+    assert play.client(request(1, acks=0)) == (b"", b"")
+    assert play.session.hold.held_until > play.now
+    play.session.hold.is_draining = True
+    assert play.again() == (with_question(request(1, acks=0)), b"")
+
+
 def test_requests_parked_when_the_connection_ends_are_discarded() -> None:
     play = Play()
     parked = bytearray(request(1) + other_request(2) + request(3) + request(4, acks=0))
