@@ -218,7 +218,10 @@ def _open_as_file(key: str, pem: str) -> Iterator[str]:
         return
     if sys.platform != "linux":
         raise CertificateError(f"{key}: is read on Linux only: write it to a file, and its path as {key[:-3]}location")
-    fd = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        fd = os.memfd_create("pem", os.MFD_CLOEXEC)
+    except OSError as error:  # too many open files
+        raise CertificateError(f"{key}: can't be read: {error.strerror}") from error
     path = f"/proc/self/fd/{fd}"
     try:
         os.write(fd, pem.encode())

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,7 +22,7 @@ from gateway.data.connecting.dialling import UNSENT_BYTES, BrokerDialler, Dialle
 from gateway.data.connecting.handshakes import TlsWorkspace
 from gateway.data.shared.uplink import ControlUplink
 from gateway.tls.broker_tls import CLOSED, CLOSED_AT_ONCE, NO_TLS, BrokerTls, make_broker_context
-from gateway.tls.certificates import CHECK_INTERVAL_S, CertificateError
+from gateway.tls.certificates import CHECK_INTERVAL_S, CertificateError, ReloadedContext, ReloadMessages
 from tests.certificates import Authority, openssl
 from tests.gateway.data.play import Play, present
 from tests.gateway.data.relay.tls_stage import server_context
@@ -408,6 +412,26 @@ def test_settings_that_openssl_refuses_are_one_line(trusting: BrokerTls, change:
     with pytest.raises(CertificateError) as caught:
         make_broker_context(msgspec.structs.replace(trusting, **change))
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="such text is read on Linux only")
+def test_a_certificate_given_as_text_is_made_later_where_no_descriptor_is_free(
+    server: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that takes over new settings just then would end, and all its connections with it."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    tls, said = BrokerTls(certificate_pem=server[0].read_text(), key_pem=server[1].read_text()), list[str]()
+    reloaded = ReloadedContext(
+        (), partial(make_broker_context, tls), ReloadMessages("", "", "", ""), lambda *line: said.extend(line)
+    )
+    assert reloaded.get_context(0.0) is None
+    assert reloaded.problem == "ssl.certificate.pem: can't be read: Too many open files"
+    monkeypatch.undo()
+    assert reloaded.get_context(CHECK_INTERVAL_S) is not None
 
 
 def test_comments_in_pem_may_have_any_letters(authority: Authority) -> None:
