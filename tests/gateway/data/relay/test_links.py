@@ -448,20 +448,17 @@ async def test_a_client_that_closes_during_a_mute_has_its_parked_requests_discar
 async def test_a_fin_behind_a_full_receive_window_is_seen_before_anything_is_forwarded() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
-        frames = 60 * request(1, values=(bytes(50_000),))
+        # The window is smaller than the requests, and the kernel has the rest: no thread has to send it in time.
+        link.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**30)  # trio's is 16 KiB
         stage.mute(link)
-        far = socket.socket(fileno=client.socket.detach())
-        far.setblocking(True)
-
-        def send_and_close() -> None:
-            with far:
-                far.sendall(frames)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, send_and_close)
-            await until(lambda: link.parked.input_slice is not None)
-            stage.end_mute(link, in_s=0.3)  # the window fills meanwhile
-            assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
+        await client.send_all(60 * request(1, values=(bytes(12_000),)))
+        await client.aclose()
+        await until(lambda: link.parked.input_slice is not None)
+        assert not link.client.has_fin
+        stage.end_mute(link)
+        assert await broker.receive_some(1) == b"", "something that nobody waits for was forwarded"
         assert stage.play.rows()["clicks", "discarded", ""][2] == 60
         assert link.session.hold.is_client_gone
 
