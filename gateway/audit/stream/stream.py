@@ -16,7 +16,8 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -299,9 +300,12 @@ def add_batch(
         unread = writer.filter_unread(frame, topic_id)
         horizon = writer.tables.first_kept_day()
         found = _encode_batch(unread, topic_id, keys)
+        has_more = found.has_more
         known = writer.find_known_records(row for row in found.ends if row["first_seq"] is not None)
         if known is not None or _may_have_copies(found.ends):
-            found = _encode_batch(unread, topic_id, keys, _find_copies(unread, known, horizon, keys))
+            # Copies make small files: without this bound records would follow that nothing has been looked up for.
+            unread = unread.where(_is_within(found.ends)) if has_more else unread
+            found = _encode_batch(unread, topic_id, keys, _find_copies(unread, known, horizon, keys), sys.maxsize)
         # Of days that are expired nothing is taken.
         files = [row for row in found.files if table_log.iso_day(row["day"]) >= horizon]
         contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
@@ -311,7 +315,6 @@ def add_batch(
         added["records"] += sum(row["records"] for row in found.ends)
         for name in layout.VIEW_SCHEMAS:
             added[name] += sum(row[name] for row in files)
-        has_more = found.has_more
     return dict(added)
 
 
@@ -350,6 +353,15 @@ def _encode_batch(
     if has_more and _has_shared_partitions(ends):  # then the first records of a task are not those of its partition
         return _encode_batch(unread, topic_id, keys, copies, sys.maxsize)
     return _EncodedBatch(found[record_files.FILE], ends, has_more)
+
+
+def _is_within(ends: list[Row]) -> Column:
+    """Whether a record of the Kafka source is one of those of which these are the ends."""
+    last: dict[int, int] = {}
+    for row in ends:
+        last[row["partition"]] = max(row["offset"], last.get(row["partition"], -1))
+    read = [(F.col("partition") == at) & (F.col("offset") <= offset) for at, offset in last.items()]
+    return reduce(or_, read, F.lit(False))
 
 
 def _find_copies(

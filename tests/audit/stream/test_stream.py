@@ -290,6 +290,12 @@ def test_a_batch_with_larger_files_than_pass_through_the_driver_comes_in_parts(
     # Tasks that share a partition have no beginning of it: all of it at once.
     shared = in_order.repartition(2).sortWithinPartitions("offset")
     assert stream.add_batch(writer, shared, "another id")["duplicates"] == 25
+    # Without their rows, copies make no full part: yet no more come with them than were looked for in the tables.
+    monkeypatch.setattr(stream, "_MAX_BATCH_BYTES", 8000)
+    before = tables.records_version
+    added = stream.add_batch(writer, in_order, "a third id")
+    assert added == {"records": 25, "usage": 0, "intervals": 0, "duplicates": 25, "malformed": 0}
+    assert tables.records_version > before + 1
 
 
 @pytest.mark.full  # a control of test_a_record_read_again_by_any_checkpoint_counts_once
