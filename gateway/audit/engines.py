@@ -17,6 +17,9 @@ LOCAL_RECORDS: Final = 6_000_000  # of a topic
 # Of files of records that are looked at one by one: those that no roll-up has, for their numbers, or all, for a replay.
 LOCAL_TABLE_BYTES: Final = 200_000_000
 REPLAY_EFFORT: Final = 8  # how many times as long as to add a record up it takes to replay it
+# The files of a spool directory that are read; with the others behind it, by Spark, which unpacks them.
+SPOOL_ENDING: Final = ".jsonl"
+PACKED_ENDINGS: Final = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 
 
 def find_remote() -> str | None:

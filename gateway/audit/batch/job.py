@@ -43,7 +43,7 @@ from gateway.audit.batch.query import (
 )
 from gateway.audit.batch.rollups.reading import COUNT_COLUMNS, RolledUsage, open_rolled
 from gateway.audit.cluster_access import UntranslatableProperty
-from gateway.audit.engines import find_remote, has_given_session
+from gateway.audit.engines import PACKED_ENDINGS, SPOOL_ENDING, find_remote, has_given_session
 from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
 from gateway.audit.records import decoding
 from gateway.audit.spark import connector, java_admin, schema
@@ -270,7 +270,8 @@ def read_spool(spark: SparkSession, path: str) -> AuditSource:
         AuditError: there is no such file.
     """
     # The gateway's own directory holds its notes and a lock beside the records.
-    only = {"pathGlobFilter": "*.jsonl"} if Path(path).is_dir() or path.endswith("/") else {}
+    in_folder = f"*{SPOOL_ENDING}{{,{','.join(PACKED_ENDINGS)}}}"
+    only = {"pathGlobFilter": in_folder} if Path(path).is_dir() or path.endswith("/") else {}
     try:
         lines = spark.read.options(**only).text(path, lineSep="\n")
     except PySparkException as error:

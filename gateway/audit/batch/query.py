@@ -214,7 +214,7 @@ def assess_integrity(
     listed: list[dict[str, Any]] = []
     gaps_total = 0
     for gap in gaps:  # a broken log may have millions: count all, keep some
-        if is_within_bounds(gap, "after_ms", "before_ms", question):
+        if is_within_bounds(gap["after_ms"], gap["before_ms"], question):
             gaps_total += 1
             listed += [gap] if gaps_total <= MAX_LISTED else []
     after_final = [
@@ -233,7 +233,7 @@ def assess_integrity(
         if (count := boot["changed"] + (broken or {}).get(tuple(boot[name] for name in BOOT_COLUMNS), 0))
     ]
     clusters = sorted({cluster for boot in boots for cluster in boot["clusters"]})
-    incomplete = [boot for boot in endless if is_within_bounds(boot, "start_ms", "lost_ms", question)]
+    incomplete = [boot for boot in endless if is_within_bounds(boot["start_ms"], _last_sign_ms(boot), question)]
     return LogIntegrity(
         **counted,
         boots=len(boots),
@@ -251,6 +251,13 @@ def assess_integrity(
         mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
         lives_overlap=_lives_overlap(boots, question),
     )
+
+
+def _last_sign_ms(life: Mapping[str, Any]) -> int | None:
+    """When a life was found to be over, or later, where the clock was set back in between; None: unknown."""
+    lost_ms: int | None = life["lost_ms"]
+    start_ms: int | None = life["start_ms"]
+    return lost_ms if lost_ms is None or start_ms is None or lost_ms < start_ms else max(lost_ms, life["end_ms"])
 
 
 def _lives_overlap(boots: Sequence[Mapping[str, Any]], question: AuditQuery) -> bool:
@@ -279,11 +286,13 @@ def _lives_overlap(boots: Sequence[Mapping[str, Any]], question: AuditQuery) -> 
     return False
 
 
-def is_within_bounds(found: Mapping[str, Any], after: str, before: str, question: AuditQuery) -> bool:
+def is_within_bounds(begins_ms: int | None, ends_ms: int | None, question: AuditQuery) -> bool:
     """Whether a gap or a life may touch the question's bounds. It lies somewhere between two times, either of which may
-    be unknown: then it may reach as far as it likes. `after`, `before`: the names of these times.
+    be unknown: then it may reach as far as it likes. Where the end is before the beginning, the clock was set back: it
+    may reach on from the beginning, and from any time to the end.
     """
-    begins, ends = found[after], found[before]
-    early = question.from_ms is not None and ends is not None and ends <= question.from_ms
-    late = question.to_ms is not None and begins is not None and begins >= question.to_ms
-    return not (early or late)
+    is_early = question.from_ms is not None and ends_ms is not None and ends_ms <= question.from_ms
+    is_late = question.to_ms is not None and begins_ms is not None and begins_ms >= question.to_ms
+    if begins_ms is not None and ends_ms is not None and ends_ms < begins_ms:
+        return not (is_early and is_late)
+    return not (is_early or is_late)

@@ -41,6 +41,11 @@ def open_sources(
     if not always and not all(map(is_plain_path, spool)):
         return None
     files, effort = [SpoolSource(path) for path in spool], REPLAY_EFFORT if replays else 1
+    packed = [name for each in files for name in each.packed]
+    if packed and always:
+        raise AuditError(f"{packed[0]} is packed: --engine spark unpacks it")
+    if packed:
+        return None
     if not always and effort * sum(each.sizes[0] for each in files) > LOCAL_BYTES:
         return None
     sources: list[LocalSource] = [*files]

@@ -187,7 +187,7 @@ class LocalRecords:
         for part in range(max((len(source.sizes) for source in self._sources), default=0)):
             if part:
                 _, gaps = run.find_gaps()
-                if not any(is_within_bounds(gap, "after_ms", "before_ms", question) for gap in gaps):
+                if not any(is_within_bounds(gap["after_ms"], gap["before_ms"], question) for gap in gaps):
                     return
                 tell("looking for what is missing in older records")
             self._read_part(part, run, tell)

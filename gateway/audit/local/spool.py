@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gateway.audit.engines import PACKED_ENDINGS, SPOOL_ENDING
 from gateway.audit.errors import AuditError
 
 _CHUNK_BYTES: Final = 1 << 16  # what fits into the processor's cache: larger ones take more CPU
 _HIDDEN: Final = ("_", ".")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-# Of these suffixes Spark would unpack a file; of these characters Python's globs know nothing.
-_PACKED: Final = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
-_ONLY_HADOOPS: Final = "{}\\^"
+_ONLY_HADOOPS: Final = "{}\\^"  # characters of which Python's globs know nothing
+_IN_FOLDER: Final = (SPOOL_ENDING, *(f"{SPOOL_ENDING}{packed}" for packed in PACKED_ENDINGS))
 
 
 class ValueBatch(NamedTuple):
@@ -29,10 +29,11 @@ class ValueBatch(NamedTuple):
 
 
 class SpoolSource:
-    """Spool files: every line is a record. `path`: a file, a glob, or a directory (its *.jsonl).
+    """Spool files: every line is a record. `path`: a file, a glob, or a directory (its *.jsonl). `packed`: those that
+    only Spark can read.
 
     Raises:
-        AuditError: there is no such file.
+        AuditError: there is no such file, or a directory can't be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,6 +42,7 @@ class SpoolSource:
             self._files = [(file, file.stat().st_size) for file in _find_files(path)]
         except OSError as error:
             raise AuditError(f"{error.filename}: {error.strerror}") from None
+        self.packed = [str(file) for file, _ in self._files if file.name.endswith(PACKED_ENDINGS)]
         self.sizes = [sum(size for _, size in self._files)]  # bytes
 
     def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
@@ -57,27 +59,27 @@ class SpoolSource:
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether it names files that are read here just as Spark reads them: no URI, nothing packed, no glob of Hadoop's
-    own.
-    """
-    return "://" not in path and not path.endswith(_PACKED) and not any(each in path for each in _ONLY_HADOOPS)
+    """Whether it names files as it does for Spark: no URI, nothing packed, no glob of Hadoop's own."""
+    return "://" not in path and not path.endswith(PACKED_ENDINGS) and not any(each in path for each in _ONLY_HADOOPS)
 
 
 def _find_files(path: str) -> list[Path]:
     place = Path(path)
     if place.is_dir():
-        return _list_folder(place, "*.jsonl")
+        return _list_folder(place, _IN_FOLDER)
     if place.exists():
         return [place]
     found = [Path(each) for each in sorted(glob.glob(path))]
     if not found:
         raise AuditError(f"no spool file matches {path}")
-    pattern = "*.jsonl" if path.endswith("/") else "*"
-    return [file for each in found for file in (_list_folder(each, pattern) if each.is_dir() else [each])]
+    endings = _IN_FOLDER if path.endswith("/") else ("",)
+    return [file for each in found for file in (_list_folder(each, endings) if each.is_dir() else [each])]
 
 
-def _list_folder(folder: Path, pattern: str) -> list[Path]:
-    return sorted(file for file in folder.glob(pattern) if file.is_file() and not file.name.startswith(_HIDDEN))
+def _list_folder(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    # Not by a glob, which finds nothing where it may not look. A link that leads nowhere is no reason to read less.
+    found = [file for file in folder.iterdir() if file.name.endswith(endings) and not file.name.startswith(_HIDDEN)]
+    return sorted(file for file in found if not file.is_dir())
 
 
 def _read_lines(path: Path, size: int) -> Iterator[ValueBatch]:

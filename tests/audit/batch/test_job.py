@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 import uuid
@@ -203,6 +204,40 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
 def test_a_spool_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(AuditError, match=r"^no spool file matches .*nowhere$"):
         engine.spool(str(tmp_path / "nowhere"))
+
+
+def test_what_is_missing_where_the_clock_was_set_back_is_told_of_both_times(
+    records: Callable[[Sequence[str | None]], CountedRecords],
+) -> None:
+    # The clock reads 100 s, 101, 102 (missing), then 50, 51 (missing), 52; the other worker dies at 55.
+    def at(seq: int, second: int, boot: str) -> list[str]:
+        return interval(seq, boot=boot, start_ms=START + 1000 * second)
+
+    read = records(
+        [
+            *at(0, 100, "b1"), *at(1, 101, "b1"), *at(4, 52, "b1"),
+            *at(0, 100, "b2"), *at(1, 101, "b2"), lost(1, boot="b2", now_ms=START + 55_000),
+        ]
+    )  # fmt: skip
+
+    def ask(from_s: int | None, to_s: int | None) -> tuple[list[int], int]:
+        start, end = (None if second is None else START + 1000 * second for second in (from_s, to_s))
+        trust = read.find_gaps(AuditQuery((), None, start, end))
+        return [gap["first_seq"] for gap in trust.gaps], trust.lost
+
+    assert ask(None, None) == ([2], 1)
+    assert ask(101, None) == ([2], 1)
+    assert ask(53, 103) == ([2], 1)
+    assert ask(53, 101) == ([], 1)
+    assert ask(40, 52) == ([2], 1)
+    assert ask(60, 90) == ([], 0)
+
+
+def test_packed_files_of_a_folder_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.tmp", "d.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"packed\n") if name.endswith(".gz") else b"plain\n")
+    found = job.read_spool(spark, str(tmp_path)).raw_lines.orderBy("origin").collect()
+    assert [tuple(row) for row in found] == [("plain", "a.jsonl"), ("packed", "b.jsonl.gz")]
 
 
 def test_a_time_range_chooses_intervals_and_the_gaps_that_touch_it(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,23 @@ def test_a_folder_is_its_spool_files_and_a_glob_what_it_matches(tmp_path: Path) 
     assert names(f"{tmp_path}/i*") == ["e.jsonl"]
     with pytest.raises(AuditError, match=r"^no spool file matches .*nowhere$"):
         SpoolSource(str(tmp_path / "nowhere"))
+
+
+def test_what_can_not_be_looked_at_is_an_error_and_no_smaller_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text("one\n")
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(AuditError, match=r"b\.jsonl: No such file or directory$"):
+        SpoolSource(str(tmp_path))
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(AuditError, match=r": Permission denied$"):
+        SpoolSource(str(tmp_path))
 
 
 def test_what_is_written_after_the_start_is_left_out_but_for_the_end_of_a_line(tmp_path: Path) -> None:
