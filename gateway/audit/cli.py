@@ -49,6 +49,7 @@ _Read = TypeVar("_Read")
 OK, FAILED, WRONG_USE, INCOMPLETE = 0, 1, 2, 3
 
 _MAX_MS: Final = 10**17  # far beyond any record, and far below what a long holds
+_FIRST_MS, _LAST_MS = 0, 32_503_680_000_000  # 1970 and 3000: no record is beyond them, no calendar ends before
 
 _EPILOG = """\
 exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
@@ -284,6 +285,7 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
     start, end = (_parse_time(name, text, now_ms, zone) for name, text in bounds)
     if start is not None and end is not None and end <= start:
         exit_wrong_use("--to must be later than --from")
+    start, end = (None if each is None else min(max(_FIRST_MS, each), _LAST_MS) for each in (start, end))
     properties = read_properties_file(options.command_config) if options.command_config else {}
     properties |= parse_pairs("--property", options.property)
     properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
@@ -562,7 +564,7 @@ def _parse_time(name: str, text: str | None, now_ms: int, zone: tzinfo) -> int |
         exit_wrong_use(f"{name}: {text!r} is neither a time such as 2026-11-20T21:00Z nor a duration such as 1h")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone)
-    return int(moment.timestamp() * 1000)
+    return round(moment.timestamp() * 1000)
 
 
 def parse_pairs(name: str, texts: Sequence[str]) -> dict[str, str]:

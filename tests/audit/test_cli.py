@@ -17,6 +17,7 @@ from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.batch import job
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import ENGINES
+from gateway.audit.errors import AuditError
 from gateway.audit.local import opening
 from gateway.audit.reconcile.reconcile import LogSnapshot, dump_snapshot
 from gateway.embedded import find_free_port, jars
@@ -44,6 +45,8 @@ def _checked(*args: str) -> tuple[AuditQuery, cli.SourceOptions]:
         (("--from", "2025-11-20T00:54Z", "--to", "1h"), (("topic",), None, START, NOW - 3_600_000)),
         (("--from", "2025-11-20T01:54:00+01:00"), (("topic",), None, START, None)),
         (("--from", "2025-11-20T00:54"), (("topic",), None, START, None)),
+        (("--from", "2025-11-20T00:54:00.001Z"), (("topic",), None, START + 1, None)),
+        (("--from", "1000000d", "--to", "9999-12-31T23:59-12:00"), (("topic",), None, 0, 32_503_680_000_000)),
         (("--window", "month"), (("topic",), 900_000, None, None, CalendarWindows("month"))),
         (
             ("--window", "day", "--time-zone", "Europe/Berlin", "--from", "2025-11-20T01:54"),
@@ -215,6 +218,15 @@ def test_what_is_to_be_replayed_is_left_to_spark_sooner(tmp_path: Path, monkeypa
         monkeypatch.setattr(opening, "LOCAL_BYTES", size * spool.stat().st_size)
         found = opening.open_sources(None, "", {}, [str(spool)], always=False, replays=replays)
         assert (found is not None) is is_local
+
+
+def test_packed_files_are_left_to_spark(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        (tmp_path / name).write_text(interval(0)[0] + "\n")
+    for path, is_local in ((tmp_path, False), (tmp_path / "b*", False), (tmp_path / "*.jsonl", True)):
+        assert (opening.open_sources(None, "", {}, [str(path)], always=False) is not None) is is_local
+    with pytest.raises(AuditError, match=r"b\.jsonl\.gz is packed: --engine spark unpacks it"):
+        opening.open_sources(None, "", {}, [str(tmp_path)], always=True)
 
 
 def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

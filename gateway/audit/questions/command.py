@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,7 +93,7 @@ def _make_slo_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("slo", "The share of time in which tenants were within their limits.", _SLO_EPILOG)
     add = parser.add_argument
     add("--step", default="1m", metavar="DURATION", help="whose share is told; up to 15m (%(default)s)")
-    add("--target", type=float, metavar="PERCENT", help="the share that is promised")
+    add("--target", type=Fraction, metavar="PERCENT", help="the share that is promised")
     _add_common(parser, "group", "a row for each", None)
     return parser
 
@@ -175,13 +177,14 @@ def _prepare_slo(options: argparse.Namespace, reading: SourceOptions) -> Callabl
     if step > _MAX_STEP_MS or whole % step:
         cli.exit_wrong_use(f"--step: {options.step} has to divide {'--window' if question.window_ms else '15m'}")
     if options.target is not None and not 0 < options.target <= 100:
-        cli.exit_wrong_use(f"--target: {options.target:g} is not a share between 0 and 100 percent")
+        cli.exit_wrong_use(f"--target: {float(options.target):g} is not a share between 0 and 100 percent")
     target = None if options.target is None else options.target / 100
     steps = AuditQuery(question.by, step, reading.start_ms, reading.end_ms)
 
     def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
         levels = slo.measure_levels(rows, question, target)
-        return levels, {**tables.question_json(question), "step_ms": step, "target_share": target}, []
+        share = None if target is None else float(target)
+        return levels, {**tables.question_json(question), "step_ms": step, "target_share": share}, []
 
     return lambda: _answer(reading, steps, question.by, slo.slo_kinds(question), answer)
 
@@ -207,12 +210,14 @@ def _answer(
 
 
 def _prepare_trend(options: argparse.Namespace, reading: SourceOptions) -> Callable[[], int]:
-    question = _parse_question(options, reading)
+    question, now_ms = _parse_question(options, reading), cli.now_ms()
+    # A window that goes on still is not whole, whatever the bounds say.
+    seen = replace(question, to_ms=question.to_ms and min(question.to_ms, now_ms))
     if not 0 <= options.ahead <= _MAX_AHEAD:
         cli.exit_wrong_use(f"--ahead: {options.ahead} is not between 0 and {_MAX_AHEAD} windows")
 
     def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
-        found = trend.tell_trend(rows, question, options.what, options.ahead)
+        found = trend.tell_trend(rows, seen, options.what, options.ahead)
         few = f"no forecast: it takes {trend.MIN_WINDOWS} whole {options.window}s"
         is_told = any(row["kind"] == trend.FORECAST for row in found) or not options.ahead
         return found, {**tables.question_json(question), "what": options.what}, [] if is_told else [few]

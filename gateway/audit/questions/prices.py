@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-import yaml
-
 from gateway.audit import columns
+from gateway.yaml_text import YamlError, load_yaml
 from policies import usage
 
 GIGABYTE: Final = 10**9
@@ -72,9 +72,9 @@ def parse_prices(text: str, is_csv: bool) -> PriceList:
 
 def _parse_yaml(text: str) -> PriceList:
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidPrices(f"not YAML: {' '.join(str(error).split())}") from None
+        found = load_yaml(text, "not YAML")
+    except YamlError as error:
+        raise InvalidPrices(str(error)) from None
     if not isinstance(found, dict) or not isinstance(found.get("prices"), list):
         raise InvalidPrices("prices: a list of {per_gb: 0.10, group: team-*} is needed")
     _check_names(found, ("currency", "charged", "digits", "prices"), "")
@@ -83,7 +83,7 @@ def _parse_yaml(text: str) -> PriceList:
 
 
 def _parse_csv(text: str) -> PriceList:
-    rows = [*csv.DictReader(text.splitlines(), restkey="", restval="")]
+    rows = [*csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")]
     currencies = {row.pop("currency", "") for row in rows}
     if len(currencies) > 1:
         raise InvalidPrices(f"currency: {', '.join(sorted(currencies))}: all prices of a file need the same one")
@@ -116,7 +116,12 @@ def _make_price(entry: Any, where: str) -> GigabytePrice:
         price = Decimal(-1)
     if not (price.is_finite() and 0 <= price < 10**9):
         raise InvalidPrices(f"{where}: per_gb: {entry.get(_PRICE)!r} is not a price such as 0.10")
-    return GigabytePrice(price, {name: str(entry[name]) for name in MATCHED if name in entry})
+    patterns = {name: entry[name] for name in MATCHED if name in entry}
+    for name, pattern in patterns.items():
+        # YAML takes `no` for false, 010 for 8: bytes would go on to the next price.
+        if not isinstance(pattern, str) and not (name == "broker" and type(pattern) is int):
+            raise InvalidPrices(f"{where}: {name}: {pattern!r} is not text: put the name into quotes")
+    return GigabytePrice(price, {name: str(pattern) for name, pattern in patterns.items()})
 
 
 def _check_names(found: Mapping[Any, Any], known: Sequence[str], where: str) -> None:

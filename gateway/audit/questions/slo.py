@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 from gateway.audit import columns
@@ -61,7 +62,7 @@ def slo_kinds(question: AuditQuery) -> dict[str, type]:
 
 
 def measure_levels(
-    rows: Iterable[Mapping[str, Any]], question: AuditQuery, target: float | None = None
+    rows: Iterable[Mapping[str, Any]], question: AuditQuery, target: Fraction | None = None
 ) -> list[dict[str, Any]]:
     """A row for each window and group of the question, of rows with the same groups and shorter windows.
 
@@ -78,18 +79,18 @@ def measure_levels(
     return [_describe(key, found[key], question, target) for key in sorted(found)]
 
 
-def _describe(key: tuple[Any, ...], level: _Level, question: AuditQuery, target: float | None) -> dict[str, Any]:
+def _describe(key: tuple[Any, ...], level: _Level, question: AuditQuery, target: Fraction | None) -> dict[str, Any]:
     window, *names = key
-    within = level.within / level.steps
     window_fields = {columns.WINDOW_COLUMN: window, "window_start": time_text(window, question.calendar)}
     return {
         **(window_fields if question.window_ms else {}),
         **dict(zip(question.by, names, strict=True)),
         "steps": level.steps,
-        "within_limits_share": within,
+        "within_limits_share": level.within / level.steps,
         "without_rejection_share": level.without_rejection / level.steps,
         "accepted_share": level.accepted / level.offered if level.offered else None,
-        "target_met": None if target is None else within >= target,
+        # Exactly: 99.9 / 100 is more than 0.999, which 999 of 1000 steps are.
+        "target_met": None if target is None else Fraction(level.within, level.steps) >= target,
         "requests": level.requests,
         "delayed_requests": level.delayed,
         "mean_wait_ms": level.waited_ms / level.delayed if level.delayed else 0.0,

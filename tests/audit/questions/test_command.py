@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def test_either_engine_answers(records: Callable[[Sequence[str | None]], Counted
     ]
     (episode,) = episodes.find_episodes(ask(AuditQuery(episodes.BY, 60_000)), 60_000)
     assert (episode["client_id"], episode["outcome"], episode["until_accepted_ms"]) == ("busy", "accepted", 120_000)
-    levels = slo.measure_levels(ask(AuditQuery(("group",), 60_000)), DAYS, 0.5)
+    levels = slo.measure_levels(ask(AuditQuery(("group",), 60_000)), DAYS, Fraction(1, 2))
     assert [*levels[0]] == [*slo.slo_kinds(DAYS)]
     first = levels[1]
     assert (first["group"], first["steps"], first["within_limits_share"], first["target_met"]) == (
@@ -97,6 +98,34 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert said[3] == "no forecast: it takes 8 whole days"
     assert cli.main(["episodes", *source, "--output", str(tmp_path / "x.csv")]) == 0
     assert len((tmp_path / "x.csv").read_text().splitlines()) == 2
+
+
+def test_a_target_that_is_met_to_the_last_step_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = Row(outcome="rejected", reason="fence")
+    lines = [
+        line
+        for at in range(1000)
+        for line in interval(at, [Row() if at else refused], start_ms=START + 1000 * at, final=at == 999)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    for target, is_met in (("99.9", True), ("99.90001", False)):
+        args = ["slo", "--spool", str(tmp_path), "--step", "1s", "--target", target, "-o", "ndjson", "--quiet"]
+        assert cli.main(args) == 0
+        row = json.loads(capsys.readouterr().out)
+        assert (row["within_limits_share"], row["target_met"]) == (0.999, is_met)
+
+
+def test_a_window_that_goes_on_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(_lines()))
+    monkeypatch.setattr(cli, "now_ms", lambda: START + 86_400_000 + 5000)
+    days = []
+    for end in ("2025-11-21", "2025-11-22", "2026-01-01"):
+        args = ["trend", "--spool", str(tmp_path), "--from", "2025-11-20", "--to", end, "-o", "ndjson", "--quiet"]
+        assert cli.main(args) == 0
+        days.append([json.loads(line)["window_start"][:10] for line in capsys.readouterr().out.splitlines()])
+    assert days == [["2025-11-20"]] * 3
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def test_a_half_goes_up() -> None:
         ("currency: EUR\nprices: [{group: a}]", "prices[0]: per_gb: None is not a price such as 0.10"),
         ("currency: EUR\nprices: [{per_gb: 1, tenant: a}]", "prices[0]: 'tenant' is not one of per_gb, group"),
         ("currency: EUR\ncharged: sent\nprices: [{per_gb: 1}]", "charged: 'sent' is not one of offered"),
+        ("currency: EUR\nprices: [{per_gb: 1, group: no}]", "prices[0]: group: False is not text: put the name into q"),
+        ("currency: EUR\nprices: [{per_gb: 1, topic: 010}]", "prices[0]: topic: 8 is not text"),
+        ("currency: EUR\nprices: [{per_gb: 1, per_gb: 2}]", "per_gb is there twice"),
         ("currency: EUR\ndigits: 7\nprices: [{per_gb: 1}]", "digits: 7 is not between 0 and 6"),
     ],
 )
@@ -91,3 +94,10 @@ def test_a_csv_file_has_one_currency_and_names_its_lines() -> None:
     with pytest.raises(InvalidPrices, match="line 3: per_gb: 'x' is not a price"):
         parse_prices("per_gb,currency\n1,EUR\nx,EUR\n", is_csv=True)
     assert prices.MOST_DIGITS == 6
+
+
+def test_names_are_text_to_the_letter() -> None:
+    found = parse_prices('currency: EUR\nprices: [{per_gb: 1, group: "no", broker: 3}]', is_csv=False)
+    assert found.find_price({"group": "no", "broker": 3}) == 1
+    found = parse_prices('per_gb,group,currency\n1,"a\nb\u2028",EUR\n', is_csv=True)
+    assert found.find_price({"group": "a\nb\u2028"}) == 1
