@@ -154,7 +154,7 @@ MAX_DISKS_BYTES: Final = 128 * 1024  # 1,000 volumes, or twice as many lines of 
 _TYPES: Final[dict[str, Any]] = {"int": int, "str": str, "bool": bool}
 _LOWEST: Final[dict[str, int]] = {"broker": -1, "seq": -1, "parts": 1}  # every other number starts at 0
 # Every other one is a 64-bit integer.
-_HIGHEST: Final = dict.fromkeys((*MEASURES, "delay_ms", "repeats"), MAX_COUNT) | {STORAGE_FACTOR: PPM}
+_HIGHEST: Final = dict.fromkeys((*MEASURES, "delay_ms", "repeats", "seq"), MAX_COUNT) | {STORAGE_FACTOR: PPM}
 _row_values = attrgetter(*ROW_FIELDS)
 # ASCII output: a client id may hold any character, U+2028 among them, and a record has to stay one line everywhere.
 _dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode

@@ -77,6 +77,7 @@ MALFORMED = {
     "seq null the second time": (GOOD.replace('"seq":0', '"seq":0,"seq":null'), MISSING),
     "seq as text the first time": (GOOD.replace('"seq":0', '"seq":"0","seq":0'), NO_OBJECT),
     "seq beyond 64 bits": (changed(GOOD, seq=2**63), NO_OBJECT),
+    "seq that no number follows": (changed(GOOD, seq=2**63 - 1), NUMBERS),
     "seq below 0": (changed(GOOD, seq=-1), NUMBERS),
     "worker below 0": (changed(GOOD, worker=-1), NUMBERS),
     "worker as a truth": (changed(GOOD, worker=True), NO_OBJECT),

@@ -121,6 +121,7 @@ def test_fields_added_later_are_skipped() -> None:
         ({"seq": "1"}, "seq: '1' is not a valid int"),
         ({"worker": True}, "worker: True is not a valid int"),
         ({"seq": 2**63}, "out of range"),
+        ({"seq": usage.MAX_COUNT + 1}, "out of range"),
         ({"part": 1}, "part: 1 of 1"),
         ({"final": 0}, "final: 0 is not a valid bool"),
         ({"end_ms": 999}, "end_ms"),
@@ -338,7 +339,7 @@ def test_rows_are_read_again_or_not_written(rows: list[Row]) -> None:
 def test_a_record_gets_into_every_topic_with_any_names_clients_make_up(char: str) -> None:
     name = char * 40_000
     rows = [Row(topic=name, principal=name, client_id=f"{i}{name}", group=name, software=name) for i in range(500)]
-    made = usage.encode_interval("g" * 200, "b" * 32, 255, 2**62, rows, start_ms=2**62, end_ms=2**62)
+    made = usage.encode_interval("g" * 200, "b" * 32, 255, usage.MAX_COUNT, rows, start_ms=2**62, end_ms=2**62)
     assert max(map(len, made)) <= usage.MAX_RECORD_BYTES < 1_048_588
     read = [row for line in made for row in usage.decode_record(line)["rows"]]
     assert [row["client_id"] for row in read] == [row.client_id[: usage.NAME_CHARS] for row in rows]

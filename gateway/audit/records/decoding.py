@@ -88,7 +88,7 @@ class UsageRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     gateway: str
     boot: str
     worker: _Number
-    seq: Annotated[int, msgspec.Meta(ge=-1, le=_MAX_INT)]
+    seq: Annotated[int, msgspec.Meta(ge=-1, le=usage.MAX_COUNT)]
     part: _Number
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
     start_ms: _Time
@@ -292,7 +292,7 @@ def _check_record(record: dict[str, Any]) -> None:
         raise MalformedRecord("unknown kind")
     if (
         record["worker"] < 0
-        or record["seq"] < (-1 if lost else 0)
+        or not (-1 if lost else 0) <= record["seq"] <= usage.MAX_COUNT
         or not 0 <= record["part"] < record["parts"] <= MAX_PARTS
     ):
         raise MalformedRecord("numbering is out of range")
