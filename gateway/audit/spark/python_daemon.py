@@ -7,14 +7,22 @@ from __future__ import annotations
 import sys
 from importlib.machinery import PathFinder
 
-_ARCHIVES = (".zip", ".jar")
+_SPARKS_OWN = ("pyspark", "py4j")
+
+
+def _is_sparks_archive(path: str) -> bool:
+    """Others may have this program, or what it imports."""
+    has_own = path.endswith(".zip") and any(PathFinder.find_spec(name, [path]) for name in _SPARKS_OWN)
+    return has_own or path.endswith(".jar")
+
 
 if __name__ == "__main__":
-    folders = [path for path in sys.path if not path.endswith(_ARCHIVES)]
-    if all(PathFinder.find_spec(name, folders) is not None for name in ("pyspark", "py4j")):
+    archives = [path for path in sys.path if _is_sparks_archive(path)]
+    folders = [path for path in sys.path if path not in archives]
+    if all(PathFinder.find_spec(name, folders) is not None for name in _SPARKS_OWN):
         sys.path[:] = folders
-        for path in [path for path in sys.path_importer_cache if path.endswith(_ARCHIVES)]:
-            del sys.path_importer_cache[path]
+        for path in archives:
+            sys.path_importer_cache.pop(path, None)
 
     from pyspark import daemon
 
