@@ -72,10 +72,11 @@ def csv_lines(names: Iterable[str], rows: Iterable[FlatRow]) -> Iterator[str]:
     """A line with the columns' names, and one for each row; None is empty, and no text is a formula."""
     names = list(names)
     found: list[str] = []
-    write = csv.writer(_LineSink(found), lineterminator="").writerow
+    # What ends a line is quoted in a name: Python does so with the characters that end its own.
+    write = csv.writer(_LineSink(found), lineterminator=_LINE_END).writerow
     for row in chain([names], ([_csv_cell(row[name]) for name in names] for row in rows)):
         write(row)
-        yield "".join(found)
+        yield "".join(found).removesuffix(_LINE_END)
         found.clear()
 
 
@@ -85,13 +86,17 @@ def ndjson_lines(answer: AuditAnswer) -> Iterator[str]:
         yield json.dumps({name: row[name] for name in answer.kinds}, default=str)
 
 
+_LINE_END: Final = "\r\n"
+
+
 class _LineSink:
     def __init__(self, into: list[str]) -> None:
         self.write = into.append
 
 
 # Spreadsheets execute a cell that begins so, and clients choose their names: behind an apostrophe it is text.
-_FORMULA_MARKS: Final = ("=", "+", "-", "@", "\t", "\r")
+# The last four are the first ones in full width, as East Asian spreadsheets take them.
+_FORMULA_MARKS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def _csv_cell(value: Any) -> Any:

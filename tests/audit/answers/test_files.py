@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -64,10 +65,16 @@ def test_files_have_every_value(tmp_path: Path) -> None:
 
 
 def test_a_client_s_name_is_no_formula_in_a_spreadsheet() -> None:
-    names = ["=1+1", "+1", "-1", "@a", "\t=1", "a=1", "'x"]
+    names = ["=1+1", "+1", "-1", "@a", "\t=1", "\n=1", "\uff1d1", "a=1", "'x"]
     lines = [*render_answer(_answer([{**ROWS[1], "topic": name, "bytes": -1} for name in names]), "csv")]
-    cells = [row[:2] for row in csv.reader(lines[1:])]
-    assert cells == [[name, "-1"] for name in ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a=1", "'x"]]
+    cells = [row[:2] for row in csv.reader(io.StringIO("\n".join(lines[1:]), newline=""))]
+    assert cells == [[name, "-1"] for name in ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "'\n=1", "'\uff1d1", "a=1", "'x"]]
+
+
+def test_a_client_s_name_begins_no_line_of_its_own() -> None:
+    names = ["a\nb", "a\rb", "a\r\nb", "a\n=1", '"\n"']
+    text = "\n".join(render_answer(_answer([{**ROWS[1], "topic": name} for name in names]), "csv"))
+    assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["topic", *names]
 
 
 def test_a_file_that_fails_halfway_leaves_the_one_before(tmp_path: Path) -> None:
