@@ -127,7 +127,7 @@ def _merge_topics(topics: Sequence[TopicTraffic]) -> TopicTraffic:
 
 
 def _reasons_figure(facts: ReportFacts, reasons: Sequence[ReasonTraffic]) -> PageFigure:
-    lines = [AmountSeries(f"{each.reason} ({size_text(each.bytes)})", each.per_window) for each in reasons]
+    lines = [AmountSeries(f"{_name_text(each.reason)} ({size_text(each.bytes)})", each.per_window) for each in reasons]
     if len(lines) > _MAX_REASONS:
         rest = [each.per_window for each in reasons[_MAX_REASONS - 1 :]]
         amount = sum(each.bytes for each in reasons[_MAX_REASONS - 1 :])
@@ -137,7 +137,7 @@ def _reasons_figure(facts: ReportFacts, reasons: Sequence[ReasonTraffic]) -> Pag
             AmountSeries(f"{_count_text(len(rest), 'other reason')} ({size_text(amount)})", others),
         ]
     words = [
-        f"{each.reason}: {size_text(each.bytes)}, at most {_peak_rate_text(facts.times, each.per_window)}"
+        f"{_name_text(each.reason)}: {size_text(each.bytes)}, at most {_peak_rate_text(facts.times, each.per_window)}"
         for each in reasons
     ]
     return _make_figure(plots.plot_stacked(facts.times, lines, _gap_spans(facts)), words)

@@ -95,7 +95,7 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Rep
     }
     reasons = [
         ReasonTraffic("rejected", "topic-threshold", sum(rejected), 15, 3, 2000, rejected),
-        ReasonTraffic("rejected", names[-1] or "?", 0, 0, 0, 0, [0] * windows),
+        *(ReasonTraffic("rejected", name or "?", 0, 0, 0, 0, [0] * windows) for name in names[-4:]),
         ReasonTraffic("errored", "NOT_LEADER_OR_FOLLOWER", 10, 1, 1, 0, [10, *[0] * (windows - 1)]),
         ReasonTraffic("delayed", "storage-throttle", 70, 7, 7, 0, [0, 70, *[0] * (windows - 2)]),
         ReasonTraffic("would_reject", "client-quota", sum(rejected), 15, 3, 0, rejected),
@@ -197,7 +197,8 @@ def test_nothing_may_run_or_load(html: str) -> None:
 def test_names_from_strangers_are_text_and_nothing_else() -> None:
     plain, hostile = _Page(page.render_page(_facts(["a"] * len(HOSTILE)))), _Page(page.render_page(_facts(HOSTILE)))
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags]
-    text = "".join(hostile.text)
+    words = [image["alt"] or "" for image in hostile.all("img")]
+    text = "".join((*hostile.text, *words))
     for name in HOSTILE[:5]:
         assert name in text
     assert "\\u202egnp.exe\\x1b[2J\\x00" in text
