@@ -67,7 +67,7 @@ def topic_batch(spark: SparkSession, found: Iterable[tuple[int, int, str | None]
     """Lines with their partition and offset, as Spark's Kafka source gives them."""
     at = datetime.fromtimestamp(START / 1000, UTC)
     rows = [
-        (None if line is None else bytearray(line.encode()), "usage", partition, offset, at)
+        (None if line is None else bytearray(line.encode(errors="surrogateescape")), "usage", partition, offset, at)
         for partition, offset, line in found
     ]
     return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")

@@ -515,9 +515,15 @@ def _count_tables(rolled: RolledUsage, records: DataFrame) -> dict[str, Any]:
     counted = rolled.count_records().groupBy(*COUNT_COLUMNS[:-1]).agg(F.sum("count").alias("count"))
     bad = store.select_view(records, "malformed")
     origin = F.concat_ws("", "origin_topic", F.lit("-"), "partition", F.lit("@"), "offset").alias("origin")
-    text = F.substring(F.col("value").cast("string"), 1, decoding.SAMPLE_CHARS).alias("sample")
+    # Bytes: what is no UTF-8 is to read as it does everywhere.
+    start = F.substring("value", 1, 4 * decoding.SAMPLE_CHARS).alias("sample")
     rows = [(row["counts"], row["conflict"], row["problem"], row["count"]) for row in counted.collect()]
-    return count_kinds(rows, lambda: _first_samples(bad.select(origin, "problem", text)))
+
+    def find_samples() -> list[dict[str, Any]]:
+        found = _first_samples(bad.select(origin, "problem", start))
+        return [each | {"sample": decoding.sample_text(each["sample"])} for each in found]
+
+    return count_kinds(rows, find_samples)
 
 
 def count_records(decoded: DataFrame) -> dict[str, Any]:
