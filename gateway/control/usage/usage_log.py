@@ -39,7 +39,7 @@ MAX_QUEUED_ROWS: Final = 200_000  # … or this many rows, about 100 MB
 RETRY_S: Final = 1.0
 SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_AGE_S: Final = 3600.0  # files go as wholes, so retention needs them to end
-READ_BYTES: Final = 4 * 2**20
+BATCH_BYTES: Final = 4 * 2**20  # written, or read, at once
 PUBLISH_TIMEOUT_MS: Final = 30_000
 PUBLISH_BACKOFF_S: Final = (0.5, 30.0)
 _SEGMENT = re.compile(r"usage-(\d{8})-[0-9a-f]+\.jsonl")
@@ -107,6 +107,11 @@ class UsageSpool:
         self._scan_directory()
 
     @property
+    def batch_bytes(self) -> int:
+        """So much should be written at once: of more, nothing might ever fit beside what the topic lacks."""
+        return min(self._segment_bytes, BATCH_BYTES)
+
+    @property
     def total_bytes(self) -> int:
         return sum(segment.size for segment in self._segments.values())
 
@@ -147,7 +152,7 @@ class UsageSpool:
             for line in lines:
                 self._record_life(line, self._current)
 
-    def read_unpublished(self, max_bytes: int = READ_BYTES) -> tuple[list[bytes], tuple[int, int]]:
+    def read_unpublished(self, max_bytes: int = BATCH_BYTES) -> tuple[list[bytes], tuple[int, int]]:
         """Records after the published position, and the position after them; none when everything is published."""
         with self._guard:
             number, offset = self._published
@@ -207,20 +212,26 @@ class UsageSpool:
             life.digest = find_digest(line.rstrip(b"\n"))
 
     def _make_room(self, size: int) -> None:
-        for number in list(self._segments):
-            if self.total_bytes + size <= self._max_bytes:
-                return
-            if self._published_only and self._is_deletable(number):
-                self._delete_segment(number)  # retention is a wish, the bound is not
-        if self.total_bytes + size > self._max_bytes:
+        if self.total_bytes + size <= self._max_bytes:
+            return
+        # Retention is a wish, the bound is not. Without its last sign a life that goes on is no longer known after a
+        # restart: better than records that are never written.
+        if self._published_only:
+            for is_deletable in (self._is_deletable, self._is_published):
+                for number in [n for n in self._segments if is_deletable(n)]:
+                    self._delete_segment(number)
+                    if self.total_bytes + size <= self._max_bytes:
+                        return
+        if self.total_bytes:  # else it is more than the bound by itself, and no waiting helps
             raise SpoolFull(f"usage_log.max_spool_bytes = {self._max_bytes:,} is reached by records not yet published")
 
     def _is_deletable(self, number: int) -> bool:
-        if number == self._current and self._fd >= 0:
-            return False
-        if self._published_only and (number, self._segments[number].size) > self._published:
+        if (number == self._current and self._fd >= 0) or (self._published_only and not self._is_published(number)):
             return False
         return not any(life.segment == number and not life.ended for life in self._lives.values())
+
+    def _is_published(self, number: int) -> bool:
+        return (number, self._segments[number].size) <= self._published
 
     def _modified_at(self, number: int) -> float:
         try:
@@ -229,9 +240,13 @@ class UsageSpool:
             return 0.0
 
     def _delete_segment(self, number: int) -> None:
+        if number == self._current:
+            self._close_segment()
         self._segments[number].path.unlink(missing_ok=True)
         del self._segments[number]
-        self._lives = {boot: life for boot, life in self._lives.items() if life.segment in self._segments}
+        self._lives = {
+            boot: life for boot, life in self._lives.items() if life.segment in self._segments or not life.ended
+        }
 
     def _writable_segment(self) -> _SpoolSegment:
         if self._fd >= 0:
@@ -399,10 +414,11 @@ class UsageLogWriter:
         self._wake.set()
 
     async def _write_batch(self) -> None:
+        """Write the first ones of the queue."""
         batch, disks = list(self._queue), self._disks
         items = [item for item, _ in batch]
         try:
-            records, is_noted = await trio.to_thread.run_sync(self._append_batch, items, disks)
+            taken, records, is_noted = await trio.to_thread.run_sync(self._append_batch, items, disks)
         except OSError as error:
             self._metrics.usage_log.spool_errors.inc()
             if not self.problem:
@@ -416,7 +432,7 @@ class UsageLogWriter:
         if is_noted and self._disks is disks:
             self._disks = None
         self._metrics.usage_log.written.inc(records)
-        for item, confirm in batch:
+        for item, confirm in batch[:taken]:
             self._queue.popleft()
             self._rows -= _count_rows(item)
             confirm()
@@ -424,24 +440,30 @@ class UsageLogWriter:
         self.written.set()
         self.written = trio.Event()
 
-    def _append_batch(self, items: list[UsageInterval | bytes], disks: usage.DiskNotes | None) -> tuple[int, bool]:
-        """The number of records, and whether one of them contains the state of disks."""
+    def _append_batch(self, items: list[UsageInterval | bytes], disks: usage.DiskNotes | None) -> tuple[int, int, bool]:
+        """How many items were taken, the number of records, and whether one of them contains the state of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
         digests: dict[str, str] = {}  # the last one of each boot, in this batch
-        left = disks
+        left, taken, size = disks, 0, 0
         for item in items:
+            if size >= self._spool.batch_bytes:
+                break
+            taken += 1
+            made: list[bytes] = []
             if isinstance(item, UsageInterval):
                 if item.seq <= self._spool.last_seq(item.boot):
                     continue  # it came before the spool, which has it from an earlier control
-                lines += self._chain_records(self._encode_interval(item, left), item.boot, digests)
+                made = self._chain_records(self._encode_interval(item, left), item.boot, digests)
                 left = None
             elif item:
                 # Nothing follows a note of loss, so that it doesn't matter whether there is one.
-                lines += self._chain_records([item], _header_of(item)["boot"], dict(digests))
+                made = self._chain_records([item], _header_of(item)["boot"], dict(digests))
+            lines += made
+            size += sum(map(len, made))
         if lines:
             self._spool.append(lines)
-        return len(lines), disks is not None and left is None
+        return taken, len(lines), disks is not None and left is None
 
     def _chain_records(self, lines: list[bytes], boot: str, digests: dict[str, str]) -> list[bytes]:
         if self._chain is None:
