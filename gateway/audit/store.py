@@ -107,6 +107,11 @@ class HadoopDirectory:
         if not direct and not self._fs.rename(self._hadoop_path(written), self._hadoop_path(name)):
             raise AuditError(f"{self.root}/{name} could not be written")
 
+    def replace_file(self, name: str, contents: bytes) -> None:
+        """The same, of whatever name; who is killed amid it may leave none of it."""
+        self._fs.delete(self._hadoop_path(name), False)
+        self.write_file(name, contents)
+
     def add_file(self, name: str, contents: bytes) -> None:
         """A new file, where nobody looks at it before it is complete."""
         stream = self._fs.create(self._hadoop_path(name), False)
@@ -427,6 +432,11 @@ class TableWriter:
         self.newest_ms: int | None = None  # Kafka's time of the newest record of the last batch that had any
         for row in load_ends(tables).collect():
             self._note_progress(row["topic_id"], [row])
+
+    @property
+    def version(self) -> int:
+        """Of the last commit: that of each stream, and of each batch, is a higher one."""
+        return self._version
 
     def filter_unread(self, frame: DataFrame, topic_id: str) -> DataFrame:
         """Those records of the topic (columns partition, offset) that have not been read before.

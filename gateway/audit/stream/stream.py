@@ -43,6 +43,7 @@ from gateway.audit.tables import layout, table_log
 from policies import usage
 
 CHECKPOINT_NOTE: Final = "produce_gateway_stream.json"  # in the checkpoint: what it belongs to
+VERSION_NOTE: Final = "produce_gateway_version"  # likewise: the tables' version (TableWriter) after its last batch
 MAX_RECORDS: Final = 50_000
 # Of one batch of a catch-up: beside its records each costs more than a second of CPU.
 CATCH_UP_RECORDS: Final = 200_000
@@ -168,6 +169,12 @@ def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan
         )
     if theirs["topic_id"] != topic_id:
         raise AuditError(_recreated_text(plan))
+    # Records between the tables' end and the checkpoint's would be left out, and with any later checkpoint as well.
+    if int(files.read_file(VERSION_NOTE) or 0) > tables.committed_version(table_log.STREAM):
+        raise AuditError(
+            f"the tables in {tables.root} are older than the checkpoint {plan.checkpoint}, as after a backup was put"
+            " back: go on with another --checkpoint, which reads again what they lack (nothing is counted twice)"
+        )
 
 
 def _recreated_text(plan: StreamPlan) -> str:
@@ -225,6 +232,8 @@ class _BatchSink:
         self._properties = properties
         self._topic_id = topic_id
         self._report_progress = tell
+        self._checkpoint = HadoopDirectory(self._tables.spark, plan.checkpoint)
+        self._noted_version = -1
         self._last_derived = time.monotonic()
         self._rows_behind = 0  # that roll-ups haven't got
         self.added_rows: dict[str, int] = dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)
@@ -254,6 +263,7 @@ class _BatchSink:
         try:
             self._tables.spark = frame.sparkSession
             added = add_batch(self._writer, frame, self._topic_id, self._check_topic, self._plan.keys)
+            self._note_version()
             for table, rows in added.items():
                 self.added_rows[table] += rows
             self._metrics.note_commit(added["records"], self._writer.newest_ms)
@@ -270,6 +280,11 @@ class _BatchSink:
             # A query that has to stop interrupts the batch that it is in: no failure, and it comes again.
             self.failure = None if self.is_stopping else AuditError(_failure_text(error, self._plan))
             raise
+
+    def _note_version(self) -> None:
+        if self._noted_version != self._writer.version:
+            self._noted_version = self._writer.version
+            self._checkpoint.replace_file(VERSION_NOTE, str(self._noted_version).encode())
 
     def _check_topic(self) -> None:
         # Ids never come again: if it is the same after reading, what was read is from the topic meant.

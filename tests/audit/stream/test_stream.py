@@ -329,10 +329,27 @@ def test_roll_ups_follow_at_once_where_many_rows_wait_for_them(
     told: list[AuditTables] = []
     monkeypatch.setattr(stream, "update_rollups", lambda tables, _: told.append(tables))
     seqs, offsets = count(), count()
-    plan = stream.StreamPlan("localhost:1", "usage", {}, "checkpoint", derive_every_s=1e9)
+    plan = stream.StreamPlan("localhost:1", "usage", {}, f"{tables.root}/_checkpoint", derive_every_s=1e9)
     assert read(plan) == 0
     monkeypatch.setattr(stream, "DERIVE_ROWS", 4)
     assert read(plan) == 1
+
+
+def test_tables_put_back_from_before_their_checkpoint_are_not_gone_on_with(
+    spark: SparkSession, tables: AuditTables, batch: Batches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = stream.StreamPlan("localhost:1", "usage", {}, str(tmp_path / "checkpoint"))
+    stream._check_checkpoint(spark, tables, plan, "id")
+    writer = store.TableWriter(tables)
+    sink = stream._BatchSink(writer, plan, {}, "id", job.ignore_progress, StreamMetrics())
+    monkeypatch.setattr(sink, "_check_topic", lambda: None)
+    sink._handle_batch(batch([(0, 0, interval(0)[0])]), 0)
+    backup = shutil.copytree(_root(tables), tmp_path / "backup")
+    sink._handle_batch(batch([(0, 1, interval(1)[0])]), 1)
+    stream._check_checkpoint(spark, tables, plan, "id")
+    put_back = store.open_tables(spark, str(backup))
+    with pytest.raises(AuditError, match=r"are older than the checkpoint [^\n]*: go on with another --checkpoint"):
+        stream._check_checkpoint(spark, put_back, plan, "id")
 
 
 def _overtaken(tables: AuditTables, append: Callable[..., None], *args: Any) -> None:
