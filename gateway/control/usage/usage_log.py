@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.channel import UsageInterval
 from gateway.control.metrics import GatewayMetrics
-from gateway.kafka.internal_topic import InternalTopic, TopicError, TopicSpec, is_fatal
+from gateway.kafka.internal_topic import EssentialConfig, InternalTopic, TopicError, TopicSpec, is_fatal
 from gateway.system.files import lock_file, sync_directory
 from policies import usage
 from policies.record_digests import chain_record, find_digest
@@ -43,6 +43,10 @@ BATCH_BYTES: Final = 4 * 2**20  # written, or read, at once
 PUBLISH_TIMEOUT_MS: Final = 30_000
 PUBLISH_BACKOFF_S: Final = (0.5, 30.0)
 _SEGMENT = re.compile(r"usage-(\d{8})-[0-9a-f]+\.jsonl")
+# All records of a worker's life have one key.
+_NO_COMPACTION: Final = EssentialConfig(
+    "cleanup.policy", ("delete",), "of each worker all records but the last get lost"
+)
 # Nothing in our power makes the broker take these, and the records behind must not wait for them for ever.
 _FINAL_ERRORS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
@@ -506,11 +510,12 @@ class UsagePublisher:
     ) -> None:
         self._spool = spool
         self._client = client
-        spec = TopicSpec({"cleanup.policy": "delete", "compression.type": "producer"}, partitions=partitions)
+        spec = TopicSpec({"cleanup.policy": "delete", "compression.type": "producer"}, _NO_COMPACTION, partitions)
         self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
         self._producer: Producer | None = None
         self._ready = False
+        self._fault = ""  # of the topic's configuration
         self._ending = False
         self.problem = ""  # why the topic doesn't take records just now, one line; "" for none
         self._progress = trio.Event()
@@ -634,8 +639,10 @@ class UsagePublisher:
                     }
                 )
             if not self._ready:
-                self._topic.ensure_topic()
-                self._ready = True
+                fault = self._topic.ensure_topic()
+                if fault and fault != self._fault:
+                    log.error("usage log: %s", fault)
+                self._fault, self._ready = fault, True
         except TopicError as error:
             raise PublishError(str(error)) from error
         except KafkaException as error:  # a certificate is gone just now

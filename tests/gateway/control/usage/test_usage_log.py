@@ -582,13 +582,14 @@ def read_topic(servers: str, topic: str, count: int) -> tuple[list[tuple[bytes, 
 
 @pytest.mark.kafka
 def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
-    open_spool: OpenSpool, kafka: EmbeddedCluster
+    open_spool: OpenSpool, kafka: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    topic = NewTopic("usage-b", num_partitions=1, replication_factor=1, config={"max.message.bytes": "2000"})
+    config = {"max.message.bytes": "2000", "cleanup.policy": "compact"}
+    topic = NewTopic("usage-b", num_partitions=1, replication_factor=1, config=config)
     admin.create_topics([topic])["usage-b"].result(timeout=30)
     metrics = GatewayMetrics()
     spool = open_spool()
@@ -601,6 +602,7 @@ def test_a_record_that_the_topic_refuses_for_ever_does_not_hold_up_the_others(
     assert spool.read_unpublished()[0] == []
     found, _ = read_topic(kafka.bootstrap_servers, "usage-b", 2)
     assert sorted(value for _, value in found) == [line(0), line(1)]
+    assert "topic usage-b has cleanup.policy=compact, so of each worker all records but the last get" in caplog.text
 
 
 def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(open_spool: OpenSpool) -> None:
