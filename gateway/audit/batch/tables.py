@@ -346,7 +346,8 @@ def _gap_line(gap: Mapping[str, Any]) -> str:
     else:
         what = f"intervals {gap['first_seq']} to {gap['last_seq']} ({gap['missing']:,})"
     after = time_text(gap["after_ms"]) if gap["after_ms"] is not None else "the start"
-    return f"GAP  {_life_name(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'])}"
+    back = ", by a clock that was set back" if gap["before_ms"] < (gap["after_ms"] or 0) else ""
+    return f"GAP  {_life_name(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'])}{back}"
 
 
 def _after_final_line(life: Mapping[str, Any]) -> str:

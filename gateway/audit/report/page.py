@@ -188,10 +188,14 @@ def _make_figure(svg: str, words: Sequence[str]) -> PageFigure:
 
 
 def _gap_spans(facts: ReportFacts) -> list[tuple[int, int]]:
-    return [
-        (gap["after_ms"] if gap["after_ms"] is not None else facts.first_ms, gap["before_ms"])
-        for gap in facts.integrity.gaps
-    ]
+    spans = []
+    for gap in facts.integrity.gaps:
+        after, before = gap["after_ms"], gap["before_ms"]
+        if after is not None and before < after:  # the clock was set back: it reaches on, and from any time before
+            spans += [(facts.first_ms, before), (after, facts.last_ms)]
+        else:
+            spans.append((facts.first_ms if after is None else after, before))
+    return spans
 
 
 def _heat_columns(facts: ReportFacts) -> TimeWindows:

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from gateway.audit import cli
 from gateway.audit.answers import files
+from gateway.audit.batch import tables
 from gateway.audit.batch.query import AuditQuery, CountedRecords, LogIntegrity
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.questions import episodes, slo
@@ -276,6 +277,19 @@ def test_one_spike_does_not_flatten_the_others() -> None:
         plots._cut_spikes(axes, edges, np.where(usual == 0, spike, usual))
         assert axes.get_ylim() == (0, top)
         assert [each.get_text() for each in axes.texts] == ([] if top == 8 else ["up to 100.0 B/s"])
+
+
+def test_a_gap_beside_a_clock_that_was_set_back_is_before_and_after() -> None:
+    facts = _facts()
+    (gap,) = facts.integrity.gaps
+    for after, spans in (
+        (None, [(START, START + 9999)]),
+        (START + 10_000, [(START, START + 9999), (START + 10_000, facts.last_ms)]),
+        (START + 9000, [(START + 9000, START + 9999)]),
+    ):
+        trust = dataclasses.replace(facts.integrity, gaps=[gap | {"after_ms": after}])
+        assert page._gap_spans(dataclasses.replace(facts, integrity=trust)) == spans
+        assert ("by a clock that was set back" in tables.integrity_text(trust)) is (len(spans) == 2)
 
 
 def test_many_topics_and_reasons_are_taken_together() -> None:
