@@ -117,7 +117,7 @@ class UsageSpool:
 
     @property
     def total_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments.values())
+        return sum(segment.size for segment in list(self._segments.values()))  # another thread may add some
 
     @property
     def backlog_bytes(self) -> int:

@@ -296,6 +296,23 @@ def test_the_last_sign_of_a_worker_without_an_end_is_kept(open_spool: OpenSpool,
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
 
 
+def test_its_size_can_be_asked_while_a_thread_begins_a_file(open_spool: OpenSpool, tmp_path: Path) -> None:
+    spool = open_spool()
+
+    class GrowingSegment(module._SpoolSegment):
+        @property
+        def size(self) -> int:
+            spool._segments[2] = module._SpoolSegment(tmp_path, 0)
+            return 7
+
+        @size.setter
+        def size(self, _: int) -> None:
+            pass
+
+    spool._segments[1] = GrowingSegment(tmp_path, 0)
+    assert spool.total_bytes == 7
+
+
 def test_for_room_files_go_that_have_the_last_sign_of_a_worker_which_stays_known(
     open_spool: OpenSpool, tmp_path: Path
 ) -> None:
