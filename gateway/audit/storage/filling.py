@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from gateway.audit.answers.windows import time_text
 from gateway.audit.batch.query import LogIntegrity
+from gateway.audit.errors import AuditError
 from gateway.audit.storage.retention import RetentionAdvice, advise_retention
 from policies.storage import VolumeKey
 
+MAX_WINDOWS: Final = 1_000_000  # some hundred megabytes for each volume
 MAX_TOPICS: Final = 1000  # of each broker, the largest: the others are in the sums all the same
 ACCEPTED_OUTCOMES: Final = ("accepted", "unacknowledged")
 # Of a topic that a broker has all partitions of: with whole numbers sums depend on no order, and no engine.
@@ -108,7 +111,11 @@ class VolumeCounts(NamedTuple):
 def make_report(
     counts: VolumeCounts, wish: VolumeOptions, sources: list[dict[str, Any]], integrity: LogIntegrity
 ) -> VolumeReport:
-    """What the records say of each volume."""
+    """What the records say of each volume.
+
+    Raises:
+        AuditError: it would be of more than MAX_WINDOWS windows, as by a clock that was off by decades.
+    """
     brokers = [broker for broker, _ in counts.looks]
     volumes = tuple(
         _make_volume_usage(place, rows, counts, wish, is_only_volume=brokers.count(place[0]) == 1)
@@ -125,6 +132,12 @@ def _make_volume_usage(
     came, topics = counts.by_window.get(broker, {}), counts.by_topic.get(broker, {})
     free = {row.start_ms: row.least for row in rows}
     times = {*came, *free}
+    count = (max(times) - min(times)) // wish.window_ms
+    if count > MAX_WINDOWS:
+        raise AuditError(
+            f"--window: {count:,} windows lie between {time_text(min(times))} and {time_text(max(times))}: give --from"
+            " and --to, or a longer one"
+        )
     steps = tuple(
         WindowUsage(start, free.get(start), came.get(start, 0))
         for start in range(min(times), max(times) + 1, wish.window_ms)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.audit import cli, store
 from gateway.audit.batch import transforms
-from gateway.audit.batch.job import AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit.batch.job import AuditError, AuditQuery, AuditRecords, LogIntegrity
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.storage import filling, spark_counts, text
@@ -212,6 +212,15 @@ def filled(**more: Any) -> VolumeUsage:
 def shown(*volumes: VolumeUsage, over_time: bool = False, unplaced: int = 0) -> list[str]:
     trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
     return text.volumes_text(VolumeReport(VolumeOptions(WINDOW), [], volumes, unplaced, trust), over_time).splitlines()
+
+
+def test_a_clock_that_was_off_by_decades_is_said() -> None:
+    look = filling.VolumeLook(START, 9, 5, None)
+    looks = {(1, "/a"): [filling.WindowLooks(at, 5, look, look) for at in (946_684_800_000, START)]}
+    counts, trust = filling.VolumeCounts(looks, {}, {}, {}, 0), LocalRecords([]).find_gaps(AuditQuery())
+    with pytest.raises(AuditError, match=r"^--window: 13,615,254 windows lie between 2000-01-01T00:00:00Z and 2025"):
+        filling.make_report(counts, VolumeOptions(WINDOW), [], trust)
+    assert len(filling.make_report(counts, VolumeOptions(3_600_000), [], trust).volumes[0].windows) > 200_000
 
 
 def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_done() -> None:
