@@ -93,7 +93,7 @@ def _make_slo_parser() -> argparse.ArgumentParser:
     parser = cli.new_parser("slo", "The share of time in which tenants were within their limits.", _SLO_EPILOG)
     add = parser.add_argument
     add("--step", default="1m", metavar="DURATION", help="whose share is told; up to 15m (%(default)s)")
-    add("--target", type=Fraction, metavar="PERCENT", help="the share that is promised")
+    add("--target", metavar="PERCENT", help="the share that is promised")
     _add_common(parser, "group", "a row for each", None)
     return parser
 
@@ -176,9 +176,7 @@ def _prepare_slo(options: argparse.Namespace, reading: SourceOptions) -> Callabl
     whole = question.window_ms or _MAX_STEP_MS
     if step > _MAX_STEP_MS or whole % step:
         cli.exit_wrong_use(f"--step: {options.step} has to divide {'--window' if question.window_ms else '15m'}")
-    if options.target is not None and not 0 < options.target <= 100:
-        cli.exit_wrong_use(f"--target: {float(options.target):g} is not a share between 0 and 100 percent")
-    target = None if options.target is None else options.target / 100
+    target = None if options.target is None else _parse_percent("--target", options.target)
     steps = AuditQuery(question.by, step, reading.start_ms, reading.end_ms)
 
     def answer(rows: Iterable[dict[str, Any]], _: LogIntegrity) -> _Answered:
@@ -187,6 +185,17 @@ def _prepare_slo(options: argparse.Namespace, reading: SourceOptions) -> Callabl
         return levels, {**tables.question_json(question), "step_ms": step, "target_share": share}, []
 
     return lambda: _answer(reading, steps, question.by, slo.slo_kinds(question), answer)
+
+
+def _parse_percent(name: str, text: str) -> Fraction:
+    """The share, exactly."""
+    try:
+        is_share = 0 < float(text) <= 100
+    except ValueError:
+        is_share = False
+    if not is_share:
+        cli.exit_wrong_use(f"{name}: {text} is not a share between 0 and 100 percent")
+    return Fraction(text) / 100
 
 
 def _parse_question(options: argparse.Namespace, reading: SourceOptions) -> AuditQuery:

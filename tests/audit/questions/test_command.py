@@ -135,6 +135,8 @@ def test_a_window_that_goes_on_is_not_whole(
         (("slo", "--step", "20m"), "--step: 20m has to divide 15m"),
         (("slo", "--step", "1m", "--window", "90s"), "--step: 1m has to divide --window"),
         (("slo", "--target", "101"), "--target: 101 is not a share between 0 and 100 percent"),
+        (("slo", "--target", "1/0"), "--target: 1/0 is not a share between 0 and 100 percent"),
+        (("slo", "--target", "nan"), "--target: nan is not a share between 0 and 100 percent"),
         (("trend", "--window", "hour"), "argument --window: invalid choice: 'hour'"),
         (("trend", "--ahead", "-1"), "--ahead: -1 is not between 0 and 1000 windows"),
         (("episodes", "--step", "x"), "--step: 'x' is not a valid duration"),
