@@ -220,13 +220,16 @@ def test_what_is_to_be_replayed_is_left_to_spark_sooner(tmp_path: Path, monkeypa
         assert (found is not None) is is_local
 
 
-def test_packed_files_are_left_to_spark(tmp_path: Path) -> None:
+def test_packed_files_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jsonl", "b.jsonl.gz"):
         (tmp_path / name).write_text(interval(0)[0] + "\n")
     for path, is_local in ((tmp_path, False), (tmp_path / "b*", False), (tmp_path / "*.jsonl", True)):
         assert (opening.open_sources(None, "", {}, [str(path)], always=False) is not None) is is_local
     with pytest.raises(AuditError, match=r"b\.jsonl\.gz is packed: --engine spark unpacks it"):
         opening.open_sources(None, "", {}, [str(tmp_path)], always=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(AuditError, match=r"b\.jsonl\.gz is packed"):
+        opening.open_sources(None, "", {}, [str(tmp_path)], always=False)
 
 
 def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ def open_sources(
         return None
     files, effort = [SpoolSource(path) for path in spool], REPLAY_EFFORT if replays else 1
     packed = [name for each in files for name in each.packed]
-    if packed and always:
-        raise AuditError(f"{packed[0]} is packed: --engine spark unpacks it")
+    if packed and (always or importlib.util.find_spec("pyspark") is None):
+        raise AuditError(f"{packed[0]} is packed: --engine spark unpacks it (pip install 'produce-gateway[audit]')")
     if packed:
         return None
     if not always and effort * sum(each.sizes[0] for each in files) > LOCAL_BYTES:
