@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.columns import BOOT_COLUMNS
+from gateway.audit.tables.table_log import day_start_ms
 from policies.idempotence import repeats
 
 MAX_LISTED: Final = 1000  # gaps, incomplete boots: beyond it only their number is given
@@ -79,13 +80,14 @@ class LogIntegrity:
     changed_lives: Sequence[Mapping[str, Any]] = ()  # the lives of which they are
     unchecked: int = 0  # records with a digest by a key that isn't here
     mixes_clusters: bool = False  # they are several, and a source has the records of one cluster's gateways
+    expired: bool = False  # the question is about days, too, whose usage the tables keep no more
     lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
     @property
     def complete(self) -> bool:
         """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
         found = self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total
-        return not (found or self.mixes_clusters or self.changed)
+        return not (found or self.mixes_clusters or self.changed or self.expired)
 
     @property
     def sees_repeats(self) -> bool:
@@ -249,8 +251,15 @@ def assess_integrity(
         changed_lives=changed[:MAX_LISTED],
         unchecked=sum(boot["unchecked"] for boot in boots),
         mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
+        expired=any(_asks_for_expired(source.get("expired_before"), question) for source in sources),
         lives_overlap=_lives_overlap(boots, question),
     )
+
+
+def _asks_for_expired(day: str | None, question: AuditQuery) -> bool:
+    """Whether a bound says so: without any, the question is about all that there is. `day`: the first that is kept."""
+    first = question.to_ms if question.from_ms is None else question.from_ms
+    return day is not None and first is not None and first < day_start_ms(day)
 
 
 def _last_sign_ms(life: Mapping[str, Any]) -> int | None:

@@ -122,6 +122,7 @@ def integrity_json(trust: LogIntegrity) -> dict[str, Any]:
         "changed": trust.changed,
         "changed_lives": list(trust.changed_lives),
         "unchecked": trust.unchecked,
+        "expired": trust.expired,
     }
 
 

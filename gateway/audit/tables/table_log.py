@@ -56,6 +56,11 @@ def iso_day(number: int) -> str:
     return (date(1970, 1, 1) + timedelta(number)).isoformat()
 
 
+def day_start_ms(day: str) -> int:
+    """When a day of that date begins, in Unix ms."""
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY_MS
+
+
 def describe_tables(root: str, first_kept_day: str) -> dict[str, Any]:
     """The source in a report. `first_kept_day`: "" where no day is expired."""
     about = {"kind": "tables", "name": root, "format": "delta", "layout": LAYOUT_VERSION}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.audit.batch import tables
+from gateway.audit.batch import query, tables
 from gateway.audit.batch.job import AuditQuery, AuditReport, LogIntegrity
 from gateway.audit.spark import schema
 from policies import usage
@@ -55,7 +55,7 @@ def test_json_has_every_sum_at_every_row_and_in_total() -> None:
     assert list(answer["integrity"]) == [
         "complete", "records", "duplicates", "conflicts", "malformed", "malformed_problems", "malformed_samples",
         "boots", "gaps_total", "gaps", "incomplete_total", "incomplete", "after_final_total",
-        "after_final", "lives_overlap", "clusters", "changed", "changed_lives", "unchecked",
+        "after_final", "lives_overlap", "clusters", "changed", "changed_lives", "unchecked", "expired",
     ]  # fmt: skip
     assert answer["integrity"]["complete"] is True
 
@@ -128,6 +128,17 @@ def test_days_that_were_let_go_of_are_named_where_they_were_asked_for() -> None:
     for from_ms, shown in ((None, True), (day_ms - 1, True), (day_ms, False)):
         assert (line in tables.integrity_text(_integrity(), sources, from_ms).splitlines()) is shown
     assert "EXPIRED" not in tables.integrity_text(_integrity(), [{**sources[1], "expired_before": None}])
+    counted = {"records": 1, "duplicates": 0, "conflicts": 0, "malformed": 0, "problems": {}, "samples": []}
+    for bounds, expired in (
+        ((None, None), False),  # all that there is
+        ((day_ms - 1, None), True),
+        ((day_ms, None), False),
+        ((None, day_ms - 1), True),
+        ((None, day_ms + 1), False),
+    ):
+        trust = query.assess_integrity(counted, [], [], AuditQuery((), None, *bounds), sources)
+        assert (trust.expired, trust.complete) == (expired, not expired)
+        assert tables.integrity_json(trust)["expired"] is expired
 
 
 def test_everything_that_is_missing_is_named() -> None:
