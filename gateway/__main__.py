@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
 def main() -> int:
     from gateway.cli import main as run  # noqa: PLC0415  the command's own time to start is the import's
+    from gateway.cli_support.running import run_program  # noqa: PLC0415
 
-    try:
-        code = run(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # `produce-gateway schema | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    except KeyboardInterrupt:
-        code = 130
-    return code
+    argv = sys.argv[1:]
+    return run_program(lambda: run(argv), writes_only=argv[:1] not in (["serve"], ["demo"], ["volume-agent"]))
 
 
 if __name__ == "__main__":

@@ -450,7 +450,7 @@ def print_schema() -> int:
     """The configuration's JSON Schema, for editors."""
     from gateway.config.schema import described_schema
 
-    print(json.dumps(described_schema(), indent=2, ensure_ascii=False))
+    print(json.dumps(described_schema(), indent=2))
     return 0
 
 

@@ -201,12 +201,14 @@ def describe_setting(setting: PolicySetting, base: BaseOrigin) -> dict[str, Any]
 
 
 def render_document(document: Mapping[str, Any], *, as_json: bool = False) -> str:
-    """The document as text, with a line break at its end."""
+    """The document as text, with a line break at its end; escaped where it isn't ASCII, since a terminal's encoding may
+    lack letters of a name.
+    """
     if as_json:
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=2) + "\n"
     if not document:
         return "{}\n"
-    return str(yaml.dump(dict(document), Dumper=_PolicyDumper, sort_keys=False, allow_unicode=True, width=120))
+    return str(yaml.dump(dict(document), Dumper=_PolicyDumper, sort_keys=False, width=120))
 
 
 class _DocumentReader:

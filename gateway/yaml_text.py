@@ -1,13 +1,18 @@
 # The one reader of YAML, for the configuration, policy documents and the volume agent's file: text to data, a refusal
 # with its line, and the lines of what was read. A key that is given twice is refused: YAML forbids it, and PyYAML would
 # silently take the last one. So are aliases (*name) that make much of little text: PyYAML keeps one object for all of
-# them, but whoever walks through the data meets it each time.
+# them, but whoever walks through the data meets it each time. So are, in files of ours, numbers that
+# YAML's versions read differently: 010 is 8 in YAML 1.1, which PyYAML reads, and 10 in YAML 1.2; 1:30 is 90, or text.
+#
+# A refusal repeats no value and no name of an alias or a tag: a password without quotes may begin with * or !.
 #
 # Uses libyaml where PyYAML was built with it, as its wheels are: five times as fast on 10,000 client quotas. Knows no
 # key.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +20,9 @@ from typing import Any, Final
 
 import yaml
 
+STDIN_NAME: Final = "standard input"
+_SIGNS: Final = {"tag": "! for a", "alias": "* for an", "anchor": "& for an"}
+_DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 # How many keys and values aliases may add: so many, or so many for each one that the text has.
 MAX_ADDED: Final = 100_000
 MAX_ADDED_EACH: Final = 10
@@ -74,6 +82,46 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
         return made
 
 
+def _checked(kind: str) -> Callable[[_YamlLoader, yaml.ScalarNode], Any]:
+    """PyYAML's own constructor of that kind of value: its errors (2026-13-45, !!int x) are those of Python's types."""
+    construct = _YamlLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+
+    def construct_value(loader: _YamlLoader, node: yaml.ScalarNode) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, AttributeError, OverflowError):
+            text = f"YAML takes this for a value of the type {kind}, which it can't be: put text in quotes"
+            raise yaml.MarkedYAMLError(None, None, text, node.start_mark) from None
+
+    return construct_value
+
+
+for _kind in ("bool", "int", "float", "timestamp"):
+    _YamlLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _checked(_kind))
+
+
+class _StrictLoader(_YamlLoader):
+    """Of files of ours. Others' have modes such as 0644, which are meant to be octal."""
+
+
+def _checked_number(kind: str) -> Callable[[_YamlLoader, yaml.ScalarNode], Any]:
+    construct = _YamlLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+
+    def construct_number(loader: _YamlLoader, node: yaml.ScalarNode) -> Any:
+        text = loader.construct_scalar(node)
+        if ":" in text or (kind == "int" and not _DECIMAL.fullmatch(text)):
+            what = "YAML takes this for a number whose value depends on YAML's version (a leading 0, 0x, _ or :)"
+            what = f"{what}: write decimal digits, or put text in quotes"
+            raise yaml.MarkedYAMLError(None, None, what, node.start_mark)
+        return construct(loader, node)
+
+    return construct_number
+
+
+for _kind in ("int", "float"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _checked_number(_kind))
+
+
 def _count_nodes(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     """How many keys and values are in it, itself among them, those of an alias each time that it is used. `sizes` gets
     them for each node in it.
@@ -107,13 +155,29 @@ def read_text(path: Path) -> str:
         raise YamlError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
+def read_input(name: str) -> str:
+    """The text of the file of that name; "-": of standard input, which is UTF-8 whatever the locale says.
+
+    Raises:
+        YamlError: it can't be read, or is not text.
+    """
+    if name != "-":
+        return read_text(Path(name))
+    try:
+        return sys.stdin.buffer.read().decode()
+    except OSError as error:
+        raise YamlError(f"{STDIN_NAME}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise YamlError(f"{STDIN_NAME}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
 def load_yaml(text: str, source: str) -> Any:
     """The data. `source` stands before the fault.
 
     Raises:
         YamlError: the text is not one document of YAML, a key is given twice, or its aliases make too much of it.
     """
-    return _load_checked(text, source, lambda: yaml.load(text, Loader=_YamlLoader))  # noqa: S506  a SafeLoader
+    return _load_checked(text, source, lambda: yaml.load(text, Loader=_StrictLoader))  # noqa: S506  a SafeLoader
 
 
 def load_all_yaml(text: str, source: str) -> list[Any]:
@@ -151,7 +215,10 @@ def _describe_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     what, context = error.problem or "not valid YAML", error.context or ""
     at = error.problem_mark.line + 1 if error.problem_mark else 0
     begin = error.context_mark.line + 1 if error.context_mark else at
-    if "quoted scalar" in context and "end of stream" in what:
+    if "'" in what and any(kind in what for kind in _SIGNS):
+        meant = next(kind for kind in _SIGNS if kind in what)
+        what = f"YAML takes what begins with {_SIGNS[meant]} {meant}, and this is none: put text in quotes"
+    elif "quoted scalar" in context and "end of stream" in what:
         return f":{begin}", "a quotation mark is opened here and never closed"
     if "'\\t'" in what:
         what = "a tab: YAML is indented by spaces"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gateway.cli_support.arguments import CommandParser
+from gateway.cli_support.running import run_program
 from gateway.commands.output import OUTPUT_FORMATS, render_structured
 from gateway.commands.quota_files import enforced_as_data, list_as_data, plan_changes, read_quota_file
 from gateway.kafka import java_properties
@@ -68,18 +68,7 @@ printed; --names=user=%3Cdefault%3E is a user of that name, --defaults=user the 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Exit codes: 0 done, 1 not done, 2 a wrong command line, 130 interrupted."""
-    try:
-        try:
-            code = run_command(sys.argv[1:] if argv is None else argv, _connect_client)
-        except SystemExit as end:  # argparse's, with its own text said
-            code = int(end.code or 0)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `kafka-quotas --list | head`: the flush at exit must not complain either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FAILED
-    except KeyboardInterrupt:
-        code = 130
-    return code
+    return run_program(lambda: run_command(sys.argv[1:] if argv is None else argv, _connect_client))
 
 
 def run_command(argv: Sequence[str], connect: ConnectClient) -> int:

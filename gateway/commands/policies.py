@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from gateway import policy_document as document
@@ -161,13 +160,11 @@ def describe_change(op: Mapping[str, Any]) -> str:
 
 
 def _read_document(name: str) -> Any:
-    source = "standard input" if name == "-" else name
+    source = yaml_text.STDIN_NAME if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else yaml_text.read_text(Path(name))
+        text = yaml_text.read_input(name)
         document.parse_document(text, source)
         return document.load_document(text, source)
-    except (OSError, UnicodeDecodeError) as error:  # of standard input
-        raise CommandError(f"{source}: can't be read: {error}") from error
     except (yaml_text.YamlError, document.DocumentError) as error:
         raise CommandError(str(error)) from error
 

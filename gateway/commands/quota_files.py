@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from gateway import policy_document, yaml_text
@@ -81,9 +79,9 @@ def read_quota_file(name: str) -> dict[Entity, dict[QuotaKey, float]]:
     Raises:
         QuotaError: it can't be read, or its faults, each with its line.
     """
-    source = "standard input" if name == "-" else name
+    source = yaml_text.STDIN_NAME if name == "-" else name
     try:
-        text = sys.stdin.read() if name == "-" else yaml_text.read_text(Path(name))
+        text = yaml_text.read_input(name)
         data = policy_document.load_document(text, source)
         entries = data.get("client_quotas") if isinstance(data, Mapping) else data
         if not isinstance(entries, list):
@@ -91,7 +89,7 @@ def read_quota_file(name: str) -> dict[Entity, dict[QuotaKey, float]]:
                 f"{source}: a list of quotas is needed, or client_quotas: with one, as --list -o yaml has it"
             )
         values = policy_document.read_document({"client_quotas": entries}, source)
-    except (yaml_text.YamlError, policy_document.DocumentError, UnicodeDecodeError) as error:
+    except (yaml_text.YamlError, policy_document.DocumentError) as error:
         raise QuotaError(str(error)) from error
     found: dict[Entity, dict[QuotaKey, float]] = {}
     for key, value in values.items():

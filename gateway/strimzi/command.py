@@ -96,7 +96,7 @@ def _parse_properties(text: str) -> ImportInput:
 
 def _read_file(file: str) -> str:
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        return sys.stdin.buffer.read().decode() if file == "-" else Path(file).read_text("utf-8")
     except OSError as error:
         raise ImportRefused(f"can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -415,7 +415,7 @@ def test_prune_removes_what_run_time_has_beside_the_document(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.policies.policies = PolicySet(server.policies.policies.base, {VIEWS: 2.0 * MB, CLICKS: 6.0 * MB})
-    monkeypatch.setattr("sys.stdin", io.StringIO("thresholds: {}"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"thresholds: {}")))
     config = tmp_path / "gateway.yaml"
     config.write_text(f"upstream: {{bootstrap_servers: a:1}}\nadmin: {{port: {server.url.rpartition(':')[2]}}}\n")
     assert cli.main(["apply", "-", str(config), "--prune"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.yaml_text import MAX_ADDED, MAX_ADDED_EACH, YamlError, YamlLines, load_all_yaml, load_yaml
+from gateway.yaml_text import MAX_ADDED, MAX_ADDED_EACH, YamlError, YamlLines, load_all_yaml, load_yaml, read_input
 from tests.effort import lines_run
 
 TEXT = """\
@@ -31,8 +32,14 @@ quotas:
         ("a: [", "x.yaml:1: expected the node content"),
         ("a: 1\n\tb: 2", "x.yaml:2: a tab: YAML is indented by spaces"),
         ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
-        ("{a: &x 1, b: *y}", "x.yaml:1: found undefined alias 'y'"),
-        ("a: !!python/name:os.system x", "x.yaml:1: could not determine a constructor"),
+        ("{a: &x 1, b: *y}", "x.yaml:1: YAML takes what begins with * for an alias"),
+        ("a: !!python/name:os.system x", "x.yaml:1: YAML takes what begins with ! for a tag"),
+        ("a: 1\nb: 2026-13-45", "x.yaml:2: YAML takes this for a value of the type timestamp"),
+        ("a: !!int x", "x.yaml:1: YAML takes this for a number whose value depends"),
+        ("a: !!bool x", "x.yaml:1: YAML takes this for a value of the type bool"),
+        ("a: !!float x", "x.yaml:1: YAML takes this for a value of the type float"),
+        ("a: !!timestamp x", "x.yaml:1: YAML takes this for a value of the type timestamp"),
+        ("a: 1" + "0" * 5000, "x.yaml:1: YAML takes this for a value of the type int"),
         ("a: 1\nb: &b [1, *b]", "x.yaml:2: an alias (*name) refers to a node that contains it"),
     ],
 )
@@ -41,6 +48,37 @@ def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
         load_yaml(text, "x.yaml")
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", ["010", "-010", "0x10", "0b11", "1_000", "1:30", "1:30.5"])
+def test_a_number_that_versions_of_yaml_read_differently_is_refused(number: str) -> None:
+    with pytest.raises(YamlError, match=r"x\.yaml:2: YAML takes this for a number whose value depends"):
+        load_yaml(f"a: 1\nb: {number}", "x.yaml")
+    with pytest.raises(YamlError, match=r"x\.yaml:2"):
+        load_yaml(f"a: 1\n{number}: 1", "x.yaml")
+    assert load_yaml(f"a: '{number}'", "x.yaml") == {"a": number}
+
+
+def test_files_of_kubernetes_have_octal_modes() -> None:
+    assert load_all_yaml("mode: 0644", "x.yaml") == [{"mode": 0o644}]
+
+
+@pytest.mark.parametrize("begin", ["!", "*", "!!", "!a!", "@", "%", "!!int ", "!!binary é"])
+def test_a_refusal_repeats_no_secret(begin: str) -> None:
+    with pytest.raises(YamlError) as error:
+        load_yaml(f"sasl.password: {begin}hunter2", "x.yaml")
+    assert "hunter2" not in str(error.value)
+    with pytest.raises(YamlError) as error:
+        load_yaml("a: &hunter2 1\nb: &hunter2 2\nc: *hunter2x", "x.yaml")
+    assert "hunter2" not in str(error.value)
+
+
+def test_standard_input_is_utf_8_whatever_the_locale_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("user: zoë".encode()), "latin-1"))
+    assert read_input("-") == "user: zoë"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"user: zo\xeb")))
+    with pytest.raises(YamlError, match=r"^standard input: not UTF-8 text: .* at byte 8$"):
+        read_input("-")
 
 
 def test_merged_keys_are_not_given_twice() -> None:

@@ -29,7 +29,11 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if not scram.MIN_ITERATIONS <= args.iterations <= scram.MAX_ITERATIONS:
         parser.error(f"--iterations: must be {scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}")
-    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    try:
+        password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        print("scram-record: the password must be UTF-8 text", file=sys.stderr)
+        return 1
     if not password:
         print("scram-record: a password is needed on standard input", file=sys.stderr)
         return 1

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from gateway import yaml_text
 from gateway.config.reading.loading import ConfigError, ConfigFinding, ConfigSources, parse_all, read_config_file
 from gateway.config.settings import Settings
-
-STDIN_NAME: Final = "standard input"
 
 
 class ConfigExamination(NamedTuple):
@@ -44,10 +42,10 @@ def examine_config(
     """Everything that is wrong with a configuration: what a stage finds in the usable part is told along with the
     rest. "-" is standard input. `environ`: os.environ, if None.
     """
-    source = STDIN_NAME if str(path) == "-" else str(path)
+    source = yaml_text.STDIN_NAME if str(path) == "-" else str(path)
     files: tuple[Path, ...] = () if str(path) == "-" else (path,)
     try:
-        text = _read_stdin() if str(path) == "-" else read_config_file(path)
+        text = read_config_file(path)
     except ConfigError as error:
         return ConfigExamination(source, None, list(error.findings), error.lines, files)
     refused: ConfigError | None = None
@@ -72,11 +70,3 @@ def examine_config(
     return ConfigExamination(
         source, settings, [*(refused.findings if refused else ()), *later], lines, (*files, *secrets), sources
     )
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        fault = ConfigFinding(None, f"not UTF-8 text: {error.reason} at byte {error.start}")
-        raise ConfigError(STDIN_NAME, [fault]) from error

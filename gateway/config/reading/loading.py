@@ -132,13 +132,13 @@ def load_settings(path: Path) -> Settings:
 
 
 def read_config_file(path: Path) -> str:
-    """The file's text.
+    """The file's text; "-": that of standard input.
 
     Raises:
         ConfigError: it can't be read.
     """
     try:
-        return yaml_text.read_text(path)
+        return yaml_text.read_input(str(path))
     except yaml_text.YamlError as error:
         raise ConfigError("", [ConfigFinding(None, str(error))]) from error
 
@@ -171,7 +171,10 @@ def parse_all(text: str, source: str, environ: Mapping[str, str] = MappingProxyT
         )
     sources = ConfigSources(text, given)
     secrets = SecretFiles()
-    data = secrets.resolve_secrets(environment.overlay_values(data, given))
+    try:
+        data = secrets.resolve_secrets(environment.overlay_values(data, given))
+    except RecursionError as error:
+        raise ConfigError(source, [ConfigFinding(None, "sections are nested too deeply in each other")]) from error
     findings = [ConfigFinding(None, fault.text, fault.variable) for fault in faults]
     findings += [sources.make_finding(fault.key_path, fault.text) for fault in secrets.faults]
     rest, missing = None, ["".join(fault.key_path[-1:]) for fault in secrets.faults]

@@ -33,6 +33,7 @@ USUAL_PROPERTIES: Final = (
     "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
 )  # fmt: skip
 
+_SWITCH: Final = re.compile(r"\b(?:enable|disable)\b")  # the properties that are true or false
 
 # More of them that a client of ours has a use for: for "did you mean", since librdkafka can't be asked for its list.
 KNOWN_PROPERTIES: Final = (
@@ -91,19 +92,20 @@ class Client(Section):
 def property_text(key: str, value: object) -> object:
     """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}.
 
-    A value that is neither text, number, boolean nor such a file is given back as it is: it is the caller's to refuse.
+    Any other value, a number with a fraction (1.50) and a boolean where none belongs (no) among them, whose text isn't
+    known any more, is given back as it is: it is the caller's to refuse.
 
     Raises:
         ValueError: the file can't be read.
     """
     if isinstance(value, bool):
-        return str(value).lower()
+        return str(value).lower() if _SWITCH.search(key) else value
     if isinstance(value, dict) and set(value) == {"file"}:
         try:
             return Path(str(value["file"])).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{key}: file {value['file']} can't be read: {error}") from error
-    return str(value) if isinstance(value, (int, float)) else value
+    return str(value) if isinstance(value, int) else value
 
 
 class Upstream(Client):

@@ -17,6 +17,7 @@ from policies.groups import names as group_names
 from policies.units import parse_duration, parse_size
 
 MAX_WORKERS: Final = 256  # more than cores of any machine that a gateway would have for itself
+MAX_SIZE: Final = 2**63 - 1  # Kafka's LONG
 MAX_GATEWAY_ID: Final = 200  # characters, with room for a port behind it: other gateways drop reports of one with more
 # than 255 (gateway/control/fleet/exchange/usage_codec.py)
 
@@ -146,7 +147,7 @@ def _check_network(network: str) -> None:
         ) from error
 
 
-Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool), Unit("bytes")]
+Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool), Field(le=MAX_SIZE), Unit("bytes")]
 Seconds = Annotated[
     float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False), Unit("seconds")
 ]

@@ -64,9 +64,9 @@ def test_the_documented_example_is_understood_and_survives_the_way_to_control() 
     assert settings.thresholds.by_topic() == {"clicks": 5e6}
     assert [settings.all_listeners[DEFAULT_LISTENER].broker_port(n) for n in (0, 7)] == [19093, 19100]
     assert find_warnings(settings) == []
-    more = ISSUE.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, ssl.x: true}')
+    more = ISSUE.replace('"127.0.0.1:9092"}', '"127.0.0.1:9092", sasl.password: s3cret, socket.nagle.disable: true}')
     more += "internal: {principals: ['User:mm'], client_ids: [mm]}\nreject_code: 19\ndrain_timeout: 1m\n"
-    assert parsed(more).upstream.properties == {"sasl.password": "s3cret", "ssl.x": "true"}
+    assert parsed(more).upstream.properties == {"sasl.password": "s3cret", "socket.nagle.disable": "true"}
 
 
 def test_only_upstream_is_required_and_an_empty_section_is_an_absent_one() -> None:
@@ -240,6 +240,35 @@ def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> Non
 def test_a_mistake_in_or_around_upstream_is_told_with_place_and_remedy(text: str, finding: str) -> None:
     lines = problems(text)
     assert any(finding in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("thresholds: {total.bytes.in.per.sec.threshold: 1" + "0" * 400 + "}", "should be less than or equal to 92233"),
+        ("thresholds: {total.bytes.in.per.sec.threshold: 10000000TB}", "gw.yaml:2: thresholds.total.bytes.in.per.sec"),
+        ("limits: {max_buffered_bytes: 1" + "0" * 400 + "}", "limits.max_buffered_bytes: should be less than or equal"),
+        ("limits: " + "{a: " * 2000 + "1" + "}" * 2000, "gw.yaml: sections are nested too deeply"),
+        ("gateway_id: 2026-13-45", "gw.yaml:2: YAML takes this for a value of the type timestamp"),
+        ("workers: 010", "gw.yaml:2: YAML takes this for a number whose value depends on YAML's version"),
+    ],
+)
+def test_values_that_can_not_be_are_findings(text: str, finding: str) -> None:
+    assert any(finding in line for line in problems(UPSTREAM + text)), problems(UPSTREAM + text)
+
+
+@pytest.mark.parametrize("text", ["no", "1.50", "1e+3", "!hunter2", "*hunter2", "1.0e+5", "2026-01-01"])
+def test_a_password_is_never_another_text_than_was_written(text: str) -> None:
+    """What YAML reads as no text, but for decimal digits, has lost its form; and none is repeated."""
+    upstream = "upstream: {bootstrap_servers: b1:9092, sasl.password: "
+    found, refusal = text, ""
+    try:
+        found = parse_settings(f"{upstream}{text}}}", "gw.yaml").upstream.properties["sasl.password"]
+    except ConfigError as error:
+        refusal = str(error)
+    assert found == text
+    assert "hunter2" not in refusal
+    assert parse_settings(f"{upstream}'{text}'}}").upstream.properties["sasl.password"] == text
 
 
 TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"

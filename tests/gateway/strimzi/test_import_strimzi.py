@@ -523,7 +523,7 @@ def test_the_command_prints_yaml_and_remarks_apart(tmp_path: Path, capsys: pytes
 
 
 def test_the_command_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(RESOURCE))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(RESOURCE.encode())))
     assert strimzi.main(["-"]) == 0
     assert config.parse_settings(capsys.readouterr().out).thresholds.total == 1_000_000
 
