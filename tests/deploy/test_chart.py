@@ -354,11 +354,32 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["listener.mode=sni"], "listener.mode sni needs TLS"),
         (["listener.mode=sni", "tls.existingSecret=x"], "needs listener.advertisedHost"),
         (["tls.existingSecret=x", "tls.clientAuth=required"], "tls.clientAuth needs tls.clientCaSecret"),
+        (["podLabels.app\\.kubernetes\\.io/name=x"], "podLabels has app.kubernetes.io/name"),
+        (["listener.port=30000", "listener.brokerIds={40000}"], "broker 40000 would have port 70001"),
+        (["listener.advertisedPort=65530", "listener.brokerIds={7}"], "broker 7 would have port 65538"),
+        (["listener.port=9092", "listener.brokerIds={97}"], "admin.port and listener.brokerIds: broker 97"),
+        (["health.port=9190"], "admin.port and health.port: both would be port 9190"),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_wrong_values_are_refused(sets: list[str], words: str) -> None:
     assert words in refusal(*sets)
+
+
+def test_names_that_look_like_numbers_are_text() -> None:
+    secrets = [f"{key}=123" for key in ("tls.existingSecret", "admin.existingSecret", "upstream.existingSecret")]
+    names = ["fullnameOverride=123", "nameOverride=1e3", "priorityClassName=123", "serviceAccount.name=123"]
+    sets = [word for each in (*secrets, *names) for word in ("--set-string", each)]
+    sets += ["--set", "serviceMonitor.enabled=true,networkPolicy.enabled=true,autoscaling.enabled=true"]
+    code, said, error = run("template", "7e10", CHART, "--namespace", "123", "--values", MINIMAL, *sets)
+    assert code == 0, error
+    made = Rendered([each for each in yaml.load_all(said, _Loader) if each])
+    for manifest in made.manifests:
+        if manifest["kind"] not in CUSTOM:
+            kubernetes_validate.validate(manifest, KUBERNETES[1], strict=True)
+        assert {type(each) for each in manifest["metadata"]["labels"].values()} == {str}
+    (monitor,) = made.of("ServiceMonitor")
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["123"]}
 
 
 def test_the_notes_say_where_clients_begin(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ _SECTION_SEPARATOR: Final = "__"
 _FILE_SUFFIX: Final = "_FILE"
 # Of commands and of the demo: no keys of the configuration.
 OTHER_VARIABLES: Final = frozenset({"PRODUCE_GATEWAY_TOKEN_FILE", "PRODUCE_GATEWAY_CACHE", "PRODUCE_GATEWAY_MAVEN"})
+# With the value: PORT alone is a URL, and what is a number there is the operator's, with one "_" for two.
 _SERVICE_VARIABLE: Final = re.compile(
-    r"(?:_?[A-Z0-9]+_)*(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
+    r"(?:_?[A-Z0-9]+_)*"
+    r"(?:(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)=.*|PORT=[a-z]+://.*)"
 )
 
 KeyPath = tuple[str, ...]
@@ -54,13 +56,17 @@ def read_variables(environ: Mapping[str, str]) -> tuple[list[EnvironmentValue], 
         if (
             rest == variable
             or variable in OTHER_VARIABLES
-            or (_SECTION_SEPARATOR not in rest and _SERVICE_VARIABLE.fullmatch(rest))
+            or (_SECTION_SEPARATOR not in rest and _SERVICE_VARIABLE.fullmatch(f"{rest}={environ[variable]}"))
         ):
             continue
         try:
             given.append(_parse_variable(variable, rest.split(_SECTION_SEPARATOR), environ[variable]))
         except ValueError as error:
             faults.append(EnvironmentFault(variable, str(error)))
+    first: dict[KeyPath, str] = {}
+    for each in given:
+        if (other := first.setdefault(each.key_path, each.variable)) != each.variable:
+            faults.append(EnvironmentFault(each.variable, f"{'.'.join(each.key_path)}: is given by {other} as well"))
     given.sort(key=lambda each: len(each.key_path))
     return given, faults
 
@@ -71,13 +77,19 @@ def overlay_values(data: Mapping[Any, Any], given: list[EnvironmentValue]) -> di
     for place, _, value in given:
         node = laid
         for part in place[:-1]:
-            inner = node.get(part)
+            key = _key_in(node, part)
+            inner = node.get(key)
             if inner is not None and not isinstance(inner, dict):
                 break
-            node[part] = node = dict(inner or {})
+            node[key] = node = dict(inner or {})
         else:
-            node[place[-1]] = value
+            node[_key_in(node, place[-1])] = value
     return laid
+
+
+def _key_in(section: Mapping[Any, Any], name: str) -> Any:
+    """The section's own key, which YAML may have made a number (a broker's id)."""
+    return name if name in section else next((key for key in section if str(key) == name), name)
 
 
 def _parse_variable(variable: str, segments: list[str], text: str) -> EnvironmentValue:

@@ -133,6 +133,13 @@ def _check_percent(value: object) -> object:
     return value
 
 
+def _check_node_id(value: object) -> object:
+    """One text for each: 1 and 01 would be two keys of a section, of which one broker had the last."""
+    if isinstance(value, str) and not re.fullmatch(r"0|-?[1-9][0-9]*", value):
+        raise ValueError(f"{value!r} is not a broker's id: write decimal digits without a leading 0, for example 1")
+    return reject_bool(value)
+
+
 def _without_brackets(host: str) -> str:
     """An IPv6 literal may be written as in an address with a port."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -157,6 +164,7 @@ Copies = Annotated[int, Field(ge=1, le=100), Unit("copies")]
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Percent = Annotated[float, BeforeValidator(_check_percent), Unit("percent")]
 Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535), Unit("port")]
+NodeId = Annotated[int, BeforeValidator(_check_node_id), Field(ge=0, le=2**31 - 1)]
 ListenerName = Annotated[str, _validate_with(_check_listener)]
 KafkaName = Annotated[str, _validate_with(_check_topic)]
 Workers = Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)]

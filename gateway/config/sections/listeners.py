@@ -9,7 +9,7 @@ from typing import Final, Self
 from pydantic import field_validator, model_validator
 
 from gateway.config.sections.authentication import Authentication
-from gateway.config.sections.fields import Host, Network, Port, Section, setting
+from gateway.config.sections.fields import Host, Network, NodeId, Port, Section, setting
 from gateway.config.sections.tls import TlsSection
 from gateway.listener_names import DEFAULT_LISTENER, config_path
 from gateway.tls.certificate_names import AdvertisedHost
@@ -92,7 +92,7 @@ class Listener(TlsSection):
         "", "A host name with $(node_id) in it, if each broker has a name of its own.", live=True
     )
     # A number is its port, where port + 1 + node id doesn't fit.
-    brokers: dict[int, BrokerPlace] = setting(
+    brokers: dict[NodeId, BrokerPlace] = setting(
         {}, "By node id, a port, or {port, advertised_host, advertised_port}, for brokers that differ."
     )
     sni: Sni | None = setting(None, "All brokers on one port, told apart by the server name in the TLS handshake.")

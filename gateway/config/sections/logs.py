@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -19,11 +18,11 @@ class Log(Section):
 
     format: LogFormat = setting("console", "console for people; json: each line is a JSON object.")
     level: LogLevel = setting("info", "From which level on there are lines.", live=True)
-    levels: Mapping[str, LogLevel] = setting({}, "The same for single loggers, by name.", live=True)
+    levels: dict[str, LogLevel] = setting({}, "The same for single loggers, by name.", live=True)
 
     @field_validator("levels")
     @classmethod
-    def _check_levels(cls, value: Mapping[str, LogLevel]) -> Mapping[str, LogLevel]:
+    def _check_levels(cls, value: dict[str, LogLevel]) -> dict[str, LogLevel]:
         unknown = [
             f"{name}: there is no such logger; {name_hint(name, LOGGERS)}" for name in value if name not in LOGGERS
         ]

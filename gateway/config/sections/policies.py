@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gateway.config.sections.fields import (
     ByteRate,
@@ -14,6 +14,7 @@ from gateway.config.sections.fields import (
     GroupName,
     KafkaName,
     NamespaceName,
+    NodeId,
     Number,
     Pattern,
     Percent,
@@ -68,9 +69,7 @@ class Thresholds(Section):
         alias=TOTAL_OUT_KEY,
         gt=0,
     )
-    brokers: dict[Annotated[int, Field(ge=0)], BrokerThreshold] = setting(
-        {}, "Totals of particular brokers, by node id.", live=True
-    )
+    brokers: dict[NodeId, BrokerThreshold] = setting({}, "Totals of particular brokers, by node id.", live=True)
     topics: dict[KafkaName, TopicThreshold] = setting(
         {}, "Thresholds of topics, by name. The others share what these leave.", live=True
     )

@@ -250,6 +250,12 @@ def test_a_mistake_in_or_around_upstream_is_told_with_place_and_remedy(text: str
         ("limits: {max_buffered_bytes: 1" + "0" * 400 + "}", "limits.max_buffered_bytes: should be less than or equal"),
         ("limits: " + "{a: " * 2000 + "1" + "}" * 2000, "gw.yaml: sections are nested too deeply"),
         ("gateway_id: 2026-13-45", "gw.yaml:2: YAML takes this for a value of the type timestamp"),
+        ("listener: {brokers: {1: 2000, '01': 3000}}", "'01' is not a broker's id: write decimal digits without a"),
+        (
+            "thresholds: {brokers: {1: {total.bytes.in.per.sec.threshold: 1MB},"
+            " '01': {total.bytes.in.per.sec.threshold: 2MB}}}",
+            "'01' is not a broker's id",
+        ),
         ("workers: 010", "gw.yaml:2: YAML takes this for a number whose value depends on YAML's version"),
     ],
 )

@@ -1,4 +1,4 @@
-{{/* Names and labels. */}}
+{{/* Names and labels. Whole values are quoted: YAML takes 123 and 7e10 for numbers. */}}
 {{- define "pg.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
@@ -15,8 +15,8 @@
 {{- end }}
 
 {{- define "pg.selector" -}}
-app.kubernetes.io/name: {{ include "pg.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "pg.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "pg.labels" -}}
@@ -101,8 +101,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "listener.mode sni needs listener.advertisedHost and listener.advertisedBrokerHostPattern, such as kafka.example and broker-$(node_id).kafka.example" }}
 {{- end }}
 {{- end }}
+{{- range $key, $_ := include "pg.labels" . | fromYaml }}
+{{- if hasKey $.Values.podLabels $key }}
+{{- fail (printf "podLabels has %s, which is a label of the chart's own: Services and the StatefulSet find pods by such" $key) }}
+{{- end }}
+{{- end }}
+{{- include "pg.checkPorts" . }}
 {{- if and (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) }}
 {{- fail "tls.clientAuth needs tls.clientCaSecret: a Secret with ca.crt, the CAs of clients' certificates" }}
+{{- end }}
+{{- end }}
+
+{{/* Each port of a pod is there once, and is one. */}}
+{{- define "pg.checkPorts" -}}
+{{- $own := .Values.listener }}
+{{- $taken := dict }}
+{{- $ports := list (list "listener.port" $own.port) (list "admin.port" .Values.admin.port) (list "health.port" .Values.health.port) }}
+{{- if ne $own.mode "sni" }}
+{{- range $own.brokerIds }}
+{{- $ports = append $ports (list (printf "listener.brokerIds: broker %d" (int .)) (add $own.port 1 .)) }}
+{{- end }}
+{{- end }}
+{{- $shift := ternary (sub (int $own.advertisedPort) (int $own.port)) 0 (and (eq $own.mode "ports") (not (empty $own.advertisedPort))) }}
+{{- range $each := $ports }}
+{{- $port := last $each | int }}
+{{- if gt (add $port (max 0 $shift)) 65535 }}
+{{- fail (printf "%s would have port %d, beyond 65535: choose a lower listener.port" (first $each) (add $port (max 0 $shift))) }}
+{{- end }}
+{{- with get $taken (toString $port) }}
+{{- fail (printf "%s and %s: both would be port %d of a pod" . (first $each) $port) }}
+{{- end }}
+{{- $_ := set $taken (toString $port) (first $each) }}
 {{- end }}
 {{- end }}
 

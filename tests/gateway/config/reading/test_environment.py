@@ -43,6 +43,7 @@ def problems(text: str = UPSTREAM, **variables: str) -> list[str]:
         ("INTERNAL__PRINCIPALS", "['User:a,b']", "internal.principals", ("User:a,b",)),
         ("USAGE_LOG__SPOOL_DIR", "/var/spool", "usage_log.spool_dir", Path("/var/spool")),
         ("STORAGE", "{min.available.bytes: 1GB}", "storage.min_available_bytes", 10**9),
+        ("LOG__LEVELS__gateway.traffic", "error", "log.levels", {"gateway.traffic": "error"}),
         ("POLICIES_STORE__REPLICATION", "null", "policies_store.replication", None),
     ],
 )
@@ -62,6 +63,30 @@ def test_it_stands_before_the_file_and_leaves_what_is_beside_it() -> None:
 def test_a_key_of_a_section_stands_before_the_section_as_a_whole() -> None:
     found = settings(LIMITS="{max_connections: 5, max_client_keys: 6}", LIMITS__MAX_CONNECTIONS="7").limits
     assert (found.max_connections, found.max_client_keys) == (7, 6)
+
+
+def test_a_broker_of_the_file_keeps_what_the_variable_does_not_give() -> None:
+    """YAML has its id as a number, a variable as text."""
+    text = UPSTREAM + "thresholds: {brokers: {1: {total.bytes.in.per.sec.threshold: 5MB}}}\n"
+    text += "listener: {brokers: {1: {advertised_host: b1, port: 2000}}}\n"
+    found = settings(
+        text,
+        THRESHOLDS__BROKERS__1__TOTAL_BYTES_OUT_PER_SEC_THRESHOLD="7MB",
+        LISTENER__BROKERS__1__PORT="3000",
+    )
+    assert found.thresholds.by_broker() == {1: 5e6}
+    assert found.thresholds.outbound_by_broker() == {1: 7e6}
+    (listener,) = found.all_listeners.values()
+    assert (listener.broker_port(1), listener.broker_address(1)) == (3000, ("b1", 3000))
+
+
+def test_two_variables_of_one_key_are_refused(tmp_path: Path) -> None:
+    assert problems(MODE="observe", mode="enforce") == [
+        "PRODUCE_GATEWAY_mode: mode: is given by PRODUCE_GATEWAY_MODE as well"
+    ]
+    (tmp_path / "secret").write_text("x")
+    (found,) = problems(UPSTREAM__SASL_PASSWORD="a", UPSTREAM__SASL_PASSWORD_FILE=str(tmp_path / "secret"))
+    assert found.endswith("upstream.sasl.password: is given by PRODUCE_GATEWAY_UPSTREAM__SASL_PASSWORD as well")
 
 
 def test_all_of_it_may_be_given_so() -> None:
@@ -117,6 +142,8 @@ def test_what_several_keys_say_together_names_the_one_that_the_environment_gave(
         ("ADMIN__PROT", "1", "PRODUCE_GATEWAY_ADMIN__PROT: admin.prot: unknown key; did you mean port?"),
         ("ADMIN_PROT", "1", "PRODUCE_GATEWAY_ADMIN_PROT: admin_prot: unknown key; "),
         ("MODE__X", "1", "PRODUCE_GATEWAY_MODE__X: mode has no keys, so there is none named x"),
+        ("ADMIN_PORT", "9000", "PRODUCE_GATEWAY_ADMIN_PORT: admin_port: unknown key; "),
+        ("PORT", "9000", "PRODUCE_GATEWAY_PORT: port: unknown key; "),
         ("WORKERS_FILE", "/x", "PRODUCE_GATEWAY_WORKERS_FILE: workers_file: unknown key; "),
         ("THRESHOLDS", "{a: [", "PRODUCE_GATEWAY_THRESHOLDS: "),
     ],
