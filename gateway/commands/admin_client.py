@@ -211,6 +211,9 @@ def run_command(
     except CommandError as error:
         print(error, file=sys.stderr)
         return 1
+    except UnicodeEncodeError as error:  # bytes of the command line that are no UTF-8
+        print(f"{error.object!r}: is not Unicode text", file=sys.stderr)
+        return 1
     sys.stdout.write(text)
     return 0
 

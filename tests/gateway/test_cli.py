@@ -44,6 +44,12 @@ def run_process(*args: Any) -> Any:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.parametrize("words", [["explain", "--topic", "a\udcff"], ["groups", "get", "a\udcff"]])
+def test_an_argument_that_is_no_text_is_one_line(words: list[str]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stderr) == (1, r"'a\udcff': is not Unicode text" + "\n")
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
     def write(text: Any) -> Any:

@@ -118,7 +118,7 @@ class _ConsoleSite:
                 raise ApiError(404, f"there is no page {scope['path']}")
             values = {**common, "page": page, "here": here, "given": given, **await page.load(api, given)}
         except ApiError as error:
-            return await self._show_problem(api, error, here)
+            return await self._show_problem(api, error, here, is_part=_is_part(scope))
         saved = given.get("saved", "")
         values |= {"outcome": None, "saved": saved if saved.isdigit() else ""}
         if page.every_s and _is_part(scope):
@@ -146,7 +146,7 @@ class _ConsoleSite:
             status = 422 if outcome.problem else 200
             return await self._render_page(page.template, status, {**values, **await page.load(api, given)})
         except ApiError as error:
-            return await self._show_problem(api, error, here)
+            return await self._show_problem(api, error, here, is_part=is_part)
 
     async def _load_common(self, api: ApiClient) -> dict[str, Any]:
         """What every page shows: who looks at it, and the gateway in short."""
@@ -154,9 +154,12 @@ class _ConsoleSite:
         api.csrf = session["csrf_token"]
         return {"session": session, "status": await api.get("/v1/status")}
 
-    async def _show_problem(self, api: ApiClient, error: ApiError, here: str) -> _ConsoleResponse:
+    async def _show_problem(self, api: ApiClient, error: ApiError, here: str, *, is_part: bool) -> _ConsoleResponse:
         if error.status == 401:
-            return _redirect(make_url(LOGIN, next=here))
+            login = make_url(LOGIN, next=here)
+            if is_part:  # htmx would follow a redirect, and show the login inside of the page, anew with each look
+                return _text_response(401, "log in first", ((b"hx-redirect", login.encode()),))
+            return _redirect(login)
         try:
             common = await self._load_common(api)
         except ApiError:
@@ -226,7 +229,7 @@ def _not_allowed() -> _ConsoleResponse:
     return _text_response(405, "this page does not support that method")
 
 
-def _text_response(status: int, text: str) -> _ConsoleResponse:
+def _text_response(status: int, text: str, headers: tuple[Header, ...] = ()) -> _ConsoleResponse:
     return _ConsoleResponse(
-        status, "text/plain; charset=utf-8", f"{text}\n".encode(), ((b"cache-control", b"no-store"),)
+        status, "text/plain; charset=utf-8", f"{text}\n".encode(), ((b"cache-control", b"no-store"), *headers)
     )

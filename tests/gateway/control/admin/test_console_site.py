@@ -447,6 +447,8 @@ async def test_a_page_that_names_people_asks_for_a_login_and_comes_back(browser:
     assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2Fconsole%2Fconnections%3Fmuted%3Dtrue")
     client = await browser.get("/console/client", principal="User:alice", client_id="app")
     assert (client.status, "10.0.0.1" in client.text) == (200, False)
+    part = await browser.get("/console/connections?muted=true", {"hx-request": "true"})  # of a session that has ended
+    assert (part.status, part.headers["hx-redirect"]) == (401, answer.headers["location"])
     wrong = await browser.post("/login", {"token": "wrong-0123456789abcdef", "next": ""})
     assert (wrong.status, "the token is not valid" in wrong.text) == (401, True)
     done = await browser.log_in(AccessRole.VIEWER, "/console/connections?muted=true")
