@@ -42,8 +42,9 @@ def run_program(run: Callable[[], int], *, writes_only: bool = True) -> int:
 
 def _prepare_output() -> None:
     """There is one, and it takes any text: a terminal's encoding may lack letters of a name."""
-    if sys.stdout is None:  # closed by whoever began the program
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  until the end
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever began the program; print would take the other one
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  until the end
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -37,6 +37,12 @@ def test_the_exit_code_is_the_same_without_an_output(output: str, tmp_path: Path
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_what_belongs_to_standard_error_is_never_on_standard_output() -> None:
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "gateway", "check", "/nonexistent"]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=240)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
 def test_letters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / "gw.yaml"
     path.write_text("upstream: {bootstrap_servers: b1:9092}\ninternal: {principals: ['User:zo\u00eb']}", "utf-8")
