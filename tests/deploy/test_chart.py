@@ -299,6 +299,17 @@ def _selects(selector: dict[str, Any], manifest: dict[str, Any]) -> bool:
     return bool(selector["matchLabels"].items() <= labels.items())
 
 
+@pytest.mark.parametrize("sets", [(), ("fullnameOverride=gw",), ("nameOverride=kafka-gate",)])
+def test_the_alerts_know_gateways_by_their_job(sets: tuple[str, ...]) -> None:
+    made = rendered(MINIMAL, "serviceMonitor.enabled=true", *sets)
+    (monitor,) = made.of("ServiceMonitor")
+    (service,) = (each for each in made.of("Service") if each["metadata"]["name"].endswith("-admin"))
+    (endpoint,) = monitor["spec"]["endpoints"]
+    jobs = [each["replacement"] for each in endpoint.get("relabelings", ()) if each["targetLabel"] == "job"]
+    (known,) = set(re.findall(r'job=~"(.*?)"', (CHART / "rules.yml").read_text()))
+    assert re.fullmatch(known, jobs[0] if jobs else service["metadata"]["name"])
+
+
 def test_the_alerts_are_those_that_are_tested() -> None:
     rules = CHART.parents[1] / "prometheus" / "rules.yml"
     assert (CHART / "rules.yml").read_text("utf-8") == rules.read_text("utf-8"), f"cp {rules} {CHART}"
@@ -354,6 +365,7 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["listener.mode=sni"], "listener.mode sni needs TLS"),
         (["listener.mode=sni", "tls.existingSecret=x"], "needs listener.advertisedHost"),
         (["tls.existingSecret=x", "tls.clientAuth=required"], "tls.clientAuth needs tls.clientCaSecret"),
+        (["config.gateway_id=gw", "replicaCount=2"], "config.gateway_id would be the same for all gateways"),
         (["podLabels.app\\.kubernetes\\.io/name=x"], "podLabels has app.kubernetes.io/name"),
         (["listener.port=30000", "listener.brokerIds={40000}"], "broker 40000 would have port 70001"),
         (["listener.advertisedPort=65530", "listener.brokerIds={7}"], "broker 7 would have port 65538"),

@@ -101,6 +101,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "listener.mode sni needs listener.advertisedHost and listener.advertisedBrokerHostPattern, such as kafka.example and broker-$(node_id).kafka.example" }}
 {{- end }}
 {{- end }}
+{{- if and .Values.config.gateway_id (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
+{{- fail "config.gateway_id would be the same for all gateways, and each needs its own: leave it out, and it is the pod's name" }}
+{{- end }}
 {{- range $key, $_ := include "pg.labels" . | fromYaml }}
 {{- if hasKey $.Values.podLabels $key }}
 {{- fail (printf "podLabels has %s, which is a label of the chart's own: Services and the StatefulSet find pods by such" $key) }}
