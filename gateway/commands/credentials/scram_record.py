@@ -11,6 +11,7 @@ from typing import Final
 
 from gateway.cli_support.arguments import CommandParser, add_examples
 from protocol.authentication import scram
+from protocol.rewriting.identity import UnusableName, principal_name
 
 _DEFAULT_SHAPE: Final = scram.RecordShape()
 DEFAULT_ITERATIONS: Final = _DEFAULT_SHAPE.iterations  # 4 ms: as long as each guess takes with a stolen file
@@ -29,6 +30,10 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if not scram.MIN_ITERATIONS <= args.iterations <= scram.MAX_ITERATIONS:
         parser.error(f"--iterations: must be {scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}")
+    try:
+        principal_name(args.user)
+    except UnusableName as error:
+        parser.error(f"user: {error}")
     try:
         password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode().rstrip("\r\n")
     except UnicodeDecodeError:

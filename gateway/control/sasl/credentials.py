@@ -107,7 +107,11 @@ def read_broker_credentials(path: Path) -> dict[str, BrokerCredentials]:
         where = f"{path}: {principal}"
         if principal != DEFAULT and ":" not in str(principal):
             raise CredentialsError(f"{where}: is not a valid principal: write User:{principal}, or {DEFAULT}")
-        given = {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+        given = (
+            {str(key): _property_text(str(key), text, where) for key, text in value.items()}
+            if isinstance(value, dict)
+            else {}
+        )
         is_bearer = given.get("mechanism") == oauthbearer.MECHANISM
         found[str(principal)] = _bearer_credentials(given, where) if is_bearer else _password_credentials(given, where)
     return found
@@ -140,6 +144,19 @@ def _bearer_credentials(given: dict[str, str], where: str) -> BrokerCredentials:
     except InvalidProperties as error:
         raise CredentialsError(f"{where}: {error}") from None
     return BrokerCredentials(mechanism, bearer.client_id or "unsecured tokens", bearer=bearer)
+
+
+def _property_text(key: str, value: object, where: str) -> str:
+    """As it was written: a password no or 1.50 is neither for YAML.
+
+    Raises:
+        CredentialsError: it isn't known any more.
+    """
+    if isinstance(value, bool) and key == oauthbearer.UNSECURED_PROPERTY:
+        return str(value).lower()
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise CredentialsError(f"{where}: {key}: YAML takes this for no text: put it in quotes")
+    return str(value)
 
 
 def _load_yaml(path: Path) -> dict[Any, Any]:

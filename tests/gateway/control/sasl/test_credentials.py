@@ -100,6 +100,9 @@ default:
         ("default: {mechanism: PLAIN, username: a}", "exactly mechanism, username, password"),
         ("default: {mechanism: PLAIN, username: a, password: ''}", "with username and password"),
         ("default: hidden", "exactly mechanism"),
+        ("default: {mechanism: PLAIN, username: a, password: no}", "password: YAML takes this for no text"),
+        ("default: {mechanism: PLAIN, username: a, password: 1.50}", "password: YAML takes this for no text"),
+        ("default: {mechanism: PLAIN, username: a, password: 012}", "YAML takes this for a number whose value depends"),
     ],
 )
 def test_files_for_brokers_that_can_t_be_used(tmp_path: Path, text: str, said: str) -> None:

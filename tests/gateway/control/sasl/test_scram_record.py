@@ -47,6 +47,15 @@ def test_a_password_is_utf_8_whatever_the_locale_says(
     assert capsys.readouterr().err == "scram-record: the password must be UTF-8 text\n"
 
 
+@pytest.mark.parametrize("user", ["", "a\nb", " a", "ANONYMOUS", "\udcff"])
+def test_a_name_that_the_file_could_not_have_is_refused(user: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gateway would refuse the file as a whole."""
+    with pytest.raises(SystemExit) as end:
+        main([user])
+    assert end.value.code == 2
+    assert "error: user: " in capsys.readouterr().err
+
+
 def test_no_password_and_too_few_iterations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
