@@ -31,7 +31,8 @@ def parse_resource(text: str) -> ImportInput:
         documents = [each for each in yaml_text.load_all_yaml(text, "YAML") if isinstance(each, dict)]
     except yaml_text.YamlError as error:
         raise ImportRefused(str(error)) from error
-    documents = [item for each in documents for item in (each.get("items") or [each]) if isinstance(item, dict)]
+    lists = [each["items"] if isinstance(each.get("items"), list) else [each] for each in documents]
+    documents = [item for items in lists for item in items if isinstance(item, dict)]
     kafkas = [each for each in documents if each.get("kind") == "Kafka"]
     if len(kafkas) != 1:
         names = ", ".join(str(_get_nested(each, "metadata", "name")) for each in kafkas)
@@ -94,7 +95,7 @@ def _find_listeners(resource: Any, kafka: Any) -> list[ListenerEndpoint]:
     name, namespace = _get_nested(resource, "metadata", "name"), _get_nested(resource, "metadata", "namespace")
     listeners, states = _get_nested(kafka, "listeners"), _get_nested(resource, "status", "listeners")
     outside = {
-        _get_nested(each, "name"): property_text(_get_nested(each, "bootstrapServers"))
+        property_text(_get_nested(each, "name")): property_text(_get_nested(each, "bootstrapServers"))
         for each in (states if isinstance(states, list) else ())
     }
     found = []
@@ -102,7 +103,7 @@ def _find_listeners(resource: Any, kafka: Any) -> list[ListenerEndpoint]:
         is_internal, tls = _get_nested(listener, "type") == "internal", bool(_get_nested(listener, "tls"))
         host = f"{name}-kafka-bootstrap" + (f".{namespace}.svc" if namespace else "")
         internal = address_text(host, _get_nested(listener, "port")) if is_internal and name else ""
-        address = internal or outside.get(_get_nested(listener, "name"), "")
+        address = internal or outside.get(property_text(_get_nested(listener, "name")), "")
         if address:
             endpoint = ListenerEndpoint(address, *_listener_security(listener, property_text(name) or "CLUSTER", tls))
             found.append((not is_internal, tls, endpoint))

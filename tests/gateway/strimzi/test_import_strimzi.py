@@ -494,6 +494,8 @@ def test_kafkas_own_quotas_are_left_to_the_brokers() -> None:
     [
         ("kind: Kafka\nmetadata: {name: a}\n---\nkind: Kafka\nmetadata: {name: b}", "there are 2 (a, b)"),
         ("kind: KafkaTopic", "there is no resource of kind: Kafka in it"),
+        ("kind: List\nitems: 5", "there is no resource of kind: Kafka in it"),
+        ("kind: Kafka\nstatus: {listeners: [5, {name: [x]}]}", "nothing to import"),
         ("kind: [", "YAML:1: expected the node content"),
         ("kind: Kafka\n---\nkind: Kafka\nkind: Kafka", "YAML:4: kind is there twice"),
         ("a: &a [*a]\nkind: Kafka", "YAML:1: an alias (*name) refers to"),
