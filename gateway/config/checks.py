@@ -28,6 +28,7 @@ MAX_REQUEST_WAIT_S: Final = 15.0  # in all, delays included
 def find_warnings(settings: Settings) -> list[str]:
     """Settings that are allowed but hardly meant, and parts that are off."""
     found = _sum_warnings(settings.thresholds) + small_limit_warnings(settings.policy_values())
+    found += _user_warnings(settings)
     found += _code_warnings(settings.reject_code)
     if settings.mode == "observe":
         found.append("mode observe: nothing is limited, only counted (would_reject, would_delay)")
@@ -69,6 +70,15 @@ def find_warnings(settings: Settings) -> list[str]:
     elif not settings.publishes_usage:
         found.append("resourceUsagePublishToTopic false: every limit holds for this gateway alone")
     return found
+
+
+def _user_warnings(settings: Settings) -> list[str]:
+    """A quota of the user User:alice holds for nobody: of alice, the principal is User:alice."""
+    return [
+        f"client_quotas.{index}.user: {user}: quotas name users without their type: write {user.partition(':')[2]}"
+        for index, entry in enumerate(settings.client_quotas)
+        if isinstance(user := entry.get("user"), str) and user.startswith("User:")
+    ]
 
 
 def _connections_warnings(limits: Limits) -> list[str]:

@@ -52,7 +52,7 @@ class Admin(TlsSection):
     # Prometheus often has no token.
     metrics: Literal["open", "viewer"] = setting("open", "open, or viewer: /metrics needs credentials as well.")
     # Such as that of a Kubernetes service.
-    hosts: tuple[str, ...] = setting((), "Further names under which clients may address the admin server.")
+    hosts: tuple[Host, ...] = setting((), "Further names under which clients may address the admin server.")
     # Others could claim any address, and spend its attempts.
     trusted_proxies: tuple[Network, ...] = setting(
         (), "Networks of the reverse proxies before the admin port; only their X-Forwarded-For says where a client is."

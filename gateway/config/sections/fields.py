@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from gateway.listener_names import DEFAULT_LISTENER
+from gateway.system.hosts import is_ip_address
+from gateway.tls.server_names import is_host_name
 from policies.groups import finder as groups
 from policies.groups import names as group_names
 from policies.units import parse_duration, parse_size
@@ -140,9 +142,15 @@ def _check_node_id(value: object) -> object:
     return reject_bool(value)
 
 
-def _without_brackets(host: str) -> str:
-    """An IPv6 literal may be written as in an address with a port."""
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+def _read_host(host: str) -> str:
+    """An IPv6 literal may be written in brackets, as in an address with a port."""
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if host and not is_ip_address(host) and not is_host_name(host.lower().removesuffix(".")):
+        raise ValueError(
+            f"{host!r} is neither a host name nor an IP address: write it alone, without a port; for example"
+            " gateway.example.com"
+        )
+    return host
 
 
 def _check_network(network: str) -> None:
@@ -173,6 +181,6 @@ TenantName = Annotated[str, _validate_with(group_names.check_tenant)]
 NamespaceName = Annotated[str, _validate_with(group_names.check_namespace)]
 Pattern = Annotated[str, _validate_with(groups.check_pattern)]
 PluginName = Annotated[str, _validate_with(_check_plugin)]
-Host = Annotated[str, AfterValidator(_without_brackets)]
+Host = Annotated[str, AfterValidator(_read_host)]
 Network = Annotated[str, _validate_with(_check_network)]
 Principal = Annotated[str, _validate_with(_check_principal)]

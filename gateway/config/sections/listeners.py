@@ -144,6 +144,10 @@ class Listener(TlsSection):
                 f"advertised_host is needed, because {self.host or 'an empty host'} is not an address that clients can"
                 " connect to: give the name under which they reach this gateway",
             )
+        advertised = {f"brokers.{node_id}.": place.advertised_host for node_id, place in self.brokers.items()}
+        for prefix, host in {"": self.advertised_host, **advertised}.items():
+            if host and host in ANY_HOST:
+                raise ValueError(f"{prefix}advertised_host: {host} is not an address that clients can connect to")
         by_port: dict[int, str] = {self.port: "the bootstrap listener"}
         for node_id in self.brokers:
             port = self.broker_port(node_id)

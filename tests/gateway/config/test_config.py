@@ -256,11 +256,35 @@ def test_a_mistake_in_or_around_upstream_is_told_with_place_and_remedy(text: str
             " '01': {total.bytes.in.per.sec.threshold: 2MB}}}",
             "'01' is not a broker's id",
         ),
+        (
+            "listener: {advertised_host: 'gw.example:9092'}",
+            "gw.yaml:2: listener.advertised_host: 'gw.example:9092'",
+        ),
+        ("listener: {advertised_host: 'http://gw.example'}", "'http://gw.example' is neither a host name nor an IP"),
+        ("listener: {advertised_host: ' gw.example'}", "' gw.example' is neither a host name nor an IP address"),
+        ("listener: {advertised_host: 0.0.0.0}", "advertised_host: 0.0.0.0 is not an address that clients can"),
+        ("listener: {brokers: {1: {advertised_host: '::'}}}", "brokers.1.advertised_host: :: is not an address that"),
+        ("listener: {host: '*', advertised_host: a}", "gw.yaml:2: listener.host: '*' is neither a host name nor an IP"),
+        ("admin: {hosts: ['gw.example:9190']}", "gw.yaml:2: admin.hosts.0: 'gw.example:9190' is neither a host name"),
         ("workers: 010", "gw.yaml:2: YAML takes this for a number whose value depends on YAML's version"),
     ],
 )
 def test_values_that_can_not_be_are_findings(text: str, finding: str) -> None:
     assert any(finding in line for line in problems(UPSTREAM + text)), problems(UPSTREAM + text)
+
+
+@pytest.mark.parametrize(
+    "host", ["gw", "gw_1", "GW.Example.", "10.0.0.1", "2001:db8::1", "[2001:db8::1]", "fe80::1%eth0"]
+)
+def test_what_a_host_may_be(host: str) -> None:
+    (listener,) = parsed(UPSTREAM + f"listener: {{advertised_host: '{host}'}}").all_listeners.values()
+    assert listener.public_host == host.strip("[]")
+
+
+def test_a_quota_of_a_principal_is_warned_of() -> None:
+    quotas = "{user: alice, producer_byte_rate: 1MB}, {user: User:bob, producer_byte_rate: 1MB}"
+    (warning,) = warnings_of(f"client_quotas: [{quotas}]")
+    assert warning == "client_quotas.1.user: User:bob: quotas name users without their type: write bob"
 
 
 @pytest.mark.parametrize("text", ["no", "1.50", "1e+3", "!hunter2", "*hunter2", "1.0e+5", "2026-01-01"])
