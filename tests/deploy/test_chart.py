@@ -278,6 +278,17 @@ def test_a_network_policy_names_each_port_and_lets_the_nodes_probe() -> None:
     assert "from" not in probing  # which is everybody: no selector means a node
 
 
+def test_a_network_policy_lets_the_chart_s_own_test_in() -> None:
+    values = ["networkPolicy.health[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=true"]
+    (rules,) = rendered(MINIMAL, *values).of("NetworkPolicy")
+    (without,) = rendered(MINIMAL, *values, "tests.enabled=false").of("NetworkPolicy")
+    (test,) = rendered(MINIMAL).of("Pod")
+    *given, own = rules["spec"]["ingress"][2]["from"]
+    assert given == without["spec"]["ingress"][2]["from"] == [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    wanted = own["podSelector"]["matchLabels"]
+    assert wanted.items() <= test["metadata"]["labels"].items()
+
+
 def test_everything_is_there_when_it_is_asked_for_and_not_before() -> None:
     optional = {"HorizontalPodAutoscaler", "NetworkPolicy", "PrometheusRule", "ServiceMonitor"}
     kinds = {each["kind"] for each in rendered(CHART / "ci" / "everything.yaml").manifests}

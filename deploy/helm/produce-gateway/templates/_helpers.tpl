@@ -19,6 +19,11 @@ app.kubernetes.io/name: {{ include "pg.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
+{{- define "pg.testSelector" -}}
+app.kubernetes.io/name: {{ printf "%s-test" (include "pg.name" .) | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
 {{- define "pg.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "pg.selector" . }}
