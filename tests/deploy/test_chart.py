@@ -365,6 +365,9 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["admin.existingSecret="], "admin.existingSecret is required"),
         (["admin.clientAuth=requested"], "admin.clientAuth needs admin.tlsSecret"),
         (["admin.extra.ssl\\.client\\.auth=required"], "which is made of admin.clientAuth"),
+        (["admin.extra.hosts={gw.example}"], "admin.extra.hosts is made of other values"),
+        (["admin.extra.port=9999"], "admin.extra.port is made of other values"),
+        (["admin.extra.host=127.0.0.1"], "admin.extra.host is made of other values"),
         (
             [
                 *(f"admin.{key}" for key in ("tlsSecret=x", "clientCaSecret=x", "clientAuth=required")),

@@ -198,7 +198,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.admin.open }}
 {{- $_ := set $made "open" true }}
 {{- end }}
-{{- toYaml (mergeOverwrite (deepCopy .Values.admin.extra) $made) }}
+{{- range $key, $_ := $made }}
+{{- if hasKey $.Values.admin.extra $key }}
+{{- fail (printf "admin.extra.%s is made of other values: see admin in values.yaml" $key) }}
+{{- end }}
+{{- end }}
+{{- toYaml (merge $made .Values.admin.extra) }}
 {{- end }}
 
 {{/* Options of commands in a pod: the certificate of the admin server as one's own, where one is required. */}}
