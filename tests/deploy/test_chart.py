@@ -379,6 +379,10 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["listener.mode=sni"], "listener.mode sni needs TLS"),
         (["listener.mode=sni", "tls.existingSecret=x"], "needs listener.advertisedHost"),
         (["tls.existingSecret=x", "tls.clientAuth=required"], "tls.clientAuth needs tls.clientCaSecret"),
+        (["config.storage.admin.sasl\\.password=hunter2"], "a password or key in clear"),
+        (["config.x.ssl\\.key\\.password=hunter2"], "a password or key in clear"),
+        (["upstream.properties.ssl\\.key\\.pem=hunter2"], "a password or key in clear"),
+        (["admin.extra.tokens={hunter2hunter2hunter2}"], "admin.extra.tokens has a token in clear"),
         (["config.gateway_id=gw", "replicaCount=2"], "config.gateway_id would be the same for all gateways"),
         (["podLabels.app\\.kubernetes\\.io/name=x"], "podLabels has app.kubernetes.io/name"),
         (["listener.port=30000", "listener.brokerIds={40000}"], "broker 40000 would have port 70001"),
@@ -390,6 +394,16 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
 )
 def test_wrong_values_are_refused(sets: list[str], words: str) -> None:
     assert words in refusal(*sets)
+
+
+def test_passwords_in_files_are_no_secrets() -> None:
+    sets = (
+        "config.storage.admin.sasl\\.password.file=/run/x",
+        "config.secret_key_file=/run/y",
+        "admin.extra.tokens={a:b}",
+    )
+    made = rendered(MINIMAL, *sets).one("ConfigMap")["data"]["gateway.yaml"]
+    assert "file: /run/x" in made
 
 
 def test_names_that_look_like_numbers_are_text() -> None:

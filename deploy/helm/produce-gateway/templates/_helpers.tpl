@@ -106,6 +106,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "listener.mode sni needs listener.advertisedHost and listener.advertisedBrokerHostPattern, such as kafka.example and broker-$(node_id).kafka.example" }}
 {{- end }}
 {{- end }}
+{{- if or (regexMatch "(?m)^[ -]*[\\w.]*(password|secret|key[.]pem): \\S" (toYaml .Values.config)) (hasKey .Values.upstream.properties "ssl.key.pem") }}
+{{- fail "a password or key in clear: this becomes a ConfigMap, so write {file: PATH}, and mount the Secret by upstream.existingSecret or extraVolumes" }}
+{{- end }}
+{{- range .Values.admin.extra.tokens }}
+{{- if not (contains ":" .) }}
+{{- fail "admin.extra.tokens has a token in clear, and becomes a ConfigMap: put it into admin.existingSecret" }}
+{{- end }}
+{{- end }}
 {{- if and .Values.config.gateway_id (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
 {{- fail "config.gateway_id would be the same for all gateways, and each needs its own: leave it out, and it is the pod's name" }}
 {{- end }}
