@@ -154,6 +154,8 @@ def _parse_value(kind: Any, text: str, variable: str) -> Any:
     if is_text(kind):
         return text
     kind = unwrap_type(kind)
+    if not text.strip():  # as of ${NAME:-}; the file's whole section would be gone
+        raise ValueError("is empty: unset it, or write null for the default in place of what the file has")
     if get_origin(kind) is tuple and is_text(get_args(kind)[0]) and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:

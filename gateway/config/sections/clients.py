@@ -14,7 +14,7 @@ from pydantic import ConfigDict, field_validator, model_validator
 from gateway.config.sections.fields import Seconds, Section, setting
 from gateway.tls.broker_tls import BrokerTls, parse_broker_tls
 
-_ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):(\d{1,5})")
+_ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):([0-9]{1,5})")
 
 # Settings that may be handed to the gateway's own Kafka clients: how to reach and trust brokers, nothing that changes
 # how they work. The names are librdkafka's.

@@ -80,6 +80,12 @@ def test_a_broker_of_the_file_keeps_what_the_variable_does_not_give() -> None:
     assert (listener.broker_port(1), listener.broker_address(1)) == (3000, ("b1", 3000))
 
 
+def test_null_gives_the_default_and_text_may_be_empty() -> None:
+    text = UPSTREAM + "gateway_id: a\nworkers: 4\nlimits: {max_connections: 5}\n"
+    found = settings(text, LIMITS="null", WORKERS="null", GATEWAY_ID="")
+    assert (found.limits.max_connections, found.workers, found.gateway_id) == (20_000, 1, "")
+
+
 def test_two_variables_of_one_key_are_refused(tmp_path: Path) -> None:
     assert problems(MODE="observe", mode="enforce") == [
         "PRODUCE_GATEWAY_mode: mode: is given by PRODUCE_GATEWAY_MODE as well"
@@ -142,6 +148,9 @@ def test_what_several_keys_say_together_names_the_one_that_the_environment_gave(
         ("ADMIN__PROT", "1", "PRODUCE_GATEWAY_ADMIN__PROT: admin.prot: unknown key; did you mean port?"),
         ("ADMIN_PROT", "1", "PRODUCE_GATEWAY_ADMIN_PROT: admin_prot: unknown key; "),
         ("MODE__X", "1", "PRODUCE_GATEWAY_MODE__X: mode has no keys, so there is none named x"),
+        ("THRESHOLDS", "", "PRODUCE_GATEWAY_THRESHOLDS: is empty: unset it, or write null"),
+        ("WORKERS", " ", "PRODUCE_GATEWAY_WORKERS: is empty: "),
+        ("INTERNAL__PRINCIPALS", "", "PRODUCE_GATEWAY_INTERNAL__PRINCIPALS: is empty: "),
         ("ADMIN_PORT", "9000", "PRODUCE_GATEWAY_ADMIN_PORT: admin_port: unknown key; "),
         ("PORT", "9000", "PRODUCE_GATEWAY_PORT: port: unknown key; "),
         ("WORKERS_FILE", "/x", "PRODUCE_GATEWAY_WORKERS_FILE: workers_file: unknown key; "),
