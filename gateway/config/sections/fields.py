@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -142,6 +143,13 @@ def _check_node_id(value: object) -> object:
     return reject_bool(value)
 
 
+def _check_written_path(path: Path) -> Path:
+    """Of a file or folder that the gateway makes: what a shell expands would be made as it is written."""
+    if re.match(r"~|\$", str(path)):
+        raise ValueError(f"{path}: ~ and variables are a shell's: write the whole path")
+    return path
+
+
 def _read_host(host: str) -> str:
     """An IPv6 literal may be written in brackets, as in an address with a port."""
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -181,6 +189,7 @@ TenantName = Annotated[str, _validate_with(group_names.check_tenant)]
 NamespaceName = Annotated[str, _validate_with(group_names.check_namespace)]
 Pattern = Annotated[str, _validate_with(groups.check_pattern)]
 PluginName = Annotated[str, _validate_with(_check_plugin)]
+WrittenPath = Annotated[Path, AfterValidator(_check_written_path)]
 Host = Annotated[str, AfterValidator(_read_host)]
 Network = Annotated[str, _validate_with(_check_network)]
 Principal = Annotated[str, _validate_with(_check_principal)]

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import field_validator, model_validator
 
 from gateway.cli_support.suggest import name_hint
-from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, setting
+from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, WrittenPath, setting
 from gateway.kafka import topic_names
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 
@@ -33,7 +33,7 @@ class Log(Section):
 
 class UsageLog(Section):
     topic: KafkaName = setting(topic_names.USAGE, "The topic for usage records; created if it is missing.")
-    spool_dir: Path = setting(
+    spool_dir: WrittenPath = setting(
         Path("./spool"), "Folder to which records are written before they are published. Each gateway needs its own."
     )
     # A day without Kafka at 12 kB/s: about 50 busy clients.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -23,6 +22,7 @@ from gateway.config.sections.fields import (
     Seconds,
     Section,
     TenantName,
+    WrittenPath,
     setting,
 )
 from gateway.kafka import topic_names
@@ -201,7 +201,7 @@ class PoliciesStore(Section):
         None, "Copies of it, if the gateway creates it. Without it 3, or the number of brokers if that is less."
     )
     # The spool is this gateway's alone.
-    file: Path | None = setting(
+    file: WrittenPath | None = setting(
         None, "The file for these changes with internal_topics: none. Without it policies.jsonl in the spool."
     )
 

@@ -266,6 +266,8 @@ def test_a_mistake_in_or_around_upstream_is_told_with_place_and_remedy(text: str
         ("listener: {brokers: {1: {advertised_host: '::'}}}", "brokers.1.advertised_host: :: is not an address that"),
         ("listener: {host: '*', advertised_host: a}", "gw.yaml:2: listener.host: '*' is neither a host name nor an IP"),
         ("admin: {hosts: ['gw.example:9190']}", "gw.yaml:2: admin.hosts.0: 'gw.example:9190' is neither a host name"),
+        ("usage_log: {spool_dir: ~/spool}", "gw.yaml:2: usage_log.spool_dir: ~/spool: ~ and variables are a shell's"),
+        ("policies_store: {file: $HOME/policies}", "policies_store.file: $HOME/policies: ~ and variables are a shell"),
         ("workers: 010", "gw.yaml:2: YAML takes this for a number whose value depends on YAML's version"),
     ],
 )
