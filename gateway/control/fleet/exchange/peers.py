@@ -88,10 +88,13 @@ class ClusterClock:
 
     def learn_offset(self, publish_ms: int | None, sent: float, now: float, at_most: float) -> None:
         """One of our messages came back, published then. If it took longer than a cycle (`at_most`), it was read late
-        and gives no time. If it took so long that others' messages are stale by then, we can't hear them either.
+        and gives only bounds: it was published between `sent` and now. Without them a fleet whose messages always take
+        so long would keep the clock of a former leader, and call all messages of others stale. If it took so long that
+        others' messages are stale by then, we can't hear them either.
         """
         self.round_trip_s = now - sent
-        if self.round_trip_s <= STALE_CYCLES * at_most:
+        is_heard = self.round_trip_s <= STALE_CYCLES * at_most
+        if is_heard:
             self.heard_at = now
             if self.began is None:
                 self.began = now
@@ -99,6 +102,8 @@ class ClusterClock:
             self._ahead_ms = None
         elif self.round_trip_s <= at_most or self._ahead_ms is None:
             self._ahead_ms = publish_ms - now * 1000
+        elif is_heard:
+            self._ahead_ms = min(max(self._ahead_ms, publish_ms - now * 1000), publish_ms - sent * 1000)
 
     def unix_time(self, now: float) -> float | None:
         """Unix time of the cluster, late by the time that a message takes; None: not known."""

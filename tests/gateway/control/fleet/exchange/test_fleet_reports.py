@@ -871,6 +871,26 @@ def test_a_message_of_ours_that_was_read_late_does_not_make_old_ones_new() -> No
     assert b.peers.drop_counts["stale"] == 1
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, -6.0, 6.0, 3600.0])
+def test_another_leader_s_clock_is_followed_where_each_message_takes_longer_than_a_cycle(step_s: float) -> None:
+    fleet, a, b, _ = trio_of()
+    fleet.cycle(2)
+    late, ahead = 1.5, 0.0
+    for number in range(30):
+        ahead = step_s if number >= 10 else 0.0  # another broker leads the partition
+        [own], [theirs] = b.say(), a.say()
+        b.peers.record_sent(fleet.now)
+        published = fleet.cluster_ms + round(1000 * (late / 2 + ahead))
+        for message in (own, theirs):
+            b.peers.handle_report(message, published, fleet.now + late)
+        fleet.now += 1.0
+        assert b.peers.is_own_heard(fleet.now - 1.0 + late)
+        assert a.label not in b.peers.expire_peers(fleet.now - 1.0 + late)
+    # what was published six seconds ago is stale by the new clock
+    [theirs] = a.say()
+    assert b.peers.handle_report(theirs, published - 6000, fleet.now - 1.0 + late) is None
+
+
 @pytest.mark.parametrize(("late", "heard"), [(2.9, True), (3.1, False)])
 def test_who_reads_so_late_that_others_are_stale_is_not_heard_and_forgets_nobody(late: float, heard: bool) -> None:
     fleet, a, b, _ = trio_of()
