@@ -25,7 +25,8 @@ def build_timetable(
     base: PolicyValues, changes: Iterable[TimedChange], over: PolicyValues
 ) -> tuple[PolicyValues, Timetable]:
     """The values before the first change, and those from each change on. A value of `changes` was what its first change
-    says before that; of all others `base` has it. `over`: stands over all of them, at all times.
+    says before that; of all others `base` has it. Of one key's changes of one time the later one in `changes` is the
+    later one. `over`: stands over all of them, at all times.
     """
     ordered = sorted((each for each in changes if each.key.kind != "storage"), key=lambda each: each.at_ms)
     now = dict(base)

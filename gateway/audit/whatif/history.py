@@ -16,16 +16,24 @@ class InvalidHistory(ValueError):
 
 
 def parse_history(text: str) -> list[TimedChange]:
-    """The changes in that text.
+    """The changes in that text, the oldest first. Their order is that of their versions: each gateway has a clock of
+    its own, and two changes may be of one millisecond. So none is later than the next one of the same key.
 
     Raises:
         InvalidHistory: it isn't what the command prints.
     """
     try:
-        return [_parse_change(each) for each in json.loads(text)["changes"]]
+        found = [(_parse_change(each), each["version"]) for each in json.loads(text)["changes"]]
+        found.sort(key=lambda each: each[1], reverse=True)  # the newest are first already, also of one version
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else error
         raise InvalidHistory(f"{why}: give what produce-gateway policies history --limit 1000 -o json prints") from None
+    changes: list[TimedChange] = []
+    next_at: dict[PolicyKey, int] = {}
+    for change, _ in found:
+        at_ms = next_at[change.key] = min(change.at_ms, next_at.get(change.key, change.at_ms))
+        changes.append(change._replace(at_ms=at_ms))
+    return changes[::-1]
 
 
 def _parse_change(said: Any) -> TimedChange:

@@ -386,9 +386,22 @@ HISTORY = {
 def test_changes_at_run_time_are_read_as_the_command_prints_them() -> None:
     from gateway.audit.whatif import history
 
-    clicks, acme = history.parse_history(json.dumps(HISTORY))
+    acme, clicks = history.parse_history(json.dumps(HISTORY))
     assert clicks == (1763600400500, PolicyKey.of_topic("clicks"), 1e6, 3e6)
     assert acme == (1763596800000, PolicyKey.of_tenant("acme"), None, "gold")
+
+
+@pytest.mark.parametrize("former_at", ["2025-11-20T01:00:00Z", "2025-11-20T01:00:03Z"])
+def test_changes_have_the_order_of_their_versions_whatever_clocks_said(former_at: str) -> None:
+    from gateway.audit.whatif import history
+    from policies.whatif.timetable import build_timetable
+
+    common = {"kind": "topic", "name": "clicks", "key": "bytes.in.per.sec.threshold"}
+    later = {**common, "version": 3, "at": "2025-11-20T01:00:00Z", "old": 2e6, "new": 3e6}
+    former = {**common, "version": 2, "at": former_at, "old": 1e6, "new": 2e6}
+    past = history.parse_history(json.dumps({"changes": [later, former]}))
+    clicks = PolicyKey.of_topic("clicks")
+    assert build_timetable({}, past, {}) == ({clicks: 1e6}, ((1763600400000, {clicks: 3e6}),))
 
 
 @pytest.mark.parametrize(
