@@ -263,6 +263,7 @@ class UsageExchange:
         if changed:
             if is_heard:
                 self.peers.excuse_silence(now)
+                self._reporter.repeat_all()  # others may have forgotten what this gateway uses
             self._party.on_exchange_state(is_heard)
         if is_heard:
             for peer in self.peers.expire_peers(now):

@@ -332,6 +332,8 @@ class PeerTable:
         if message.leaving:
             self._remove_peer(peer)
             return PeerNews(peer.label, peer.gateway, left=True, rates=True)
+        if returns:  # it is new, or was away and has missed what changed meanwhile
+            self._reporter.repeat_all()
         numbers, rates = self._end_round(peer, message.round, is_next=is_next)
         if message.flows:
             peer.traffic, peer.traffic_round = read_flows(message), message.round
@@ -373,7 +375,6 @@ class PeerTable:
     def _add_peer(self, message: ResourceUsage, now: float) -> _PeerState:
         label = f"{message.broker}#{message.boot.hex()}"
         peer = self._peers[message.boot] = _PeerState(message.boot, message.broker, label, now, now, message.round)
-        self._reporter.repeat_all()
         return peer
 
     def _check_name_clash(self, peer: _PeerState, now: float) -> None:

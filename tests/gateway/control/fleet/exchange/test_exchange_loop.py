@@ -82,3 +82,18 @@ async def test_a_writer_that_cannot_be_made_just_now_is_made_later(
         await exchange._maintain_topic()
     assert made.call_count == 2
     assert exchange._found == found
+
+
+async def test_a_gateway_that_hears_itself_again_repeats_what_it_uses(autojump_clock: MockClock) -> None:
+    exchange = UsageExchange({}, "t", "a", SimpleNamespace(find_limit=None, on_exchange_state=lambda up: None))
+    key, now = total_key(1), trio.current_time()
+    exchange._reporter.record_demands({key: LimitDemand(5.0)})
+    assert len(list(exchange._reporter.make_report())) == 1
+    [message] = exchange._reporter.make_report(is_turn=False)
+    assert not form.decode_usage(message).limits.limit
+    # it was stopped for so long that others have forgotten what it uses, and it can't know
+    exchange.peers.clock.learn_offset(None, now, now, 1.0)
+    exchange._judge_peers(now)
+    assert exchange._reporter.is_report_requested
+    [message] = exchange._reporter.make_report(is_turn=False)
+    assert list(form.decode_usage(message).limits.limit) == [form.limit_id(key)]

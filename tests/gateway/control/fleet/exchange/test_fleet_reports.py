@@ -789,6 +789,23 @@ def test_a_gateway_that_was_only_late_is_taken_back_with_all_that_it_uses() -> N
     assert round(b.knows(GOLD)[0].rate) == 100
 
 
+@pytest.mark.parametrize("silent", [3, 15, 25])
+def test_a_gateway_that_was_away_is_told_at_once_what_changed_meanwhile(silent: int) -> None:
+    a, b = Gateway("a", 1, every=60), Gateway("b", 2, every=60)
+    fleet = Fleet(a, b)
+    a.uses = b.uses = {GOLD: LimitDemand(5.0)}
+    fleet.cycle(3)
+    fleet.gateways = [b]  # nothing reaches the other one
+    b.uses = {GOLD: LimitDemand(80.0, True), SILVER: LimitDemand(7.0, True)}
+    fleet.cycle(silent)
+    b.peers.expire_peers(fleet.now)
+    assert not b.peers.living_gateways
+    fleet.gateways = [a, b]
+    fleet.cycle()
+    assert a.knows(GOLD) == [LimitDemand(80.0, True)]
+    assert a.knows(SILVER) == [LimitDemand(7.0, True)]
+
+
 @pytest.mark.seed("82.33")
 @pytest.mark.parametrize("before", [0.0, 0.3, 0.9])
 def test_no_gateway_is_gone_while_the_topic_is_away(before: float) -> None:
