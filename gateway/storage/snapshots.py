@@ -91,9 +91,11 @@ class SnapshotReader:
                 self._on_topic_found(seen)
             left = max(0.0, deadline - time.monotonic())
             message = self._consumer.poll(min(left, POLL_S) if self._topic.is_lookup_pending else left)
+            records = 0
             while message is not None:
                 self._handle_message(message, found)
-                message = self._consumer.poll(0) if len(found) < MAX_RECORDS else None
+                records += 1  # also those that are no snapshots, or a stream of them would hold up all others
+                message = self._consumer.poll(0) if records < MAX_RECORDS else None
             if found or time.monotonic() >= deadline:
                 return found
 

@@ -1,7 +1,9 @@
-# What is said of a topic that may not be read. All else is in tests/integration/storage/test_volume_agent.py.
+# What is said of a topic that may not be read, and a stream of records that are no snapshots. All else is in
+# tests/integration/storage/test_volume_agent.py.
 
 from __future__ import annotations
 
+import itertools
 from unittest.mock import Mock
 
 import pytest
@@ -9,7 +11,9 @@ from confluent_kafka import KafkaError
 
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent
 from gateway.storage import snapshots
-from gateway.storage.snapshots import SnapshotReader
+from gateway.storage.snapshot import encode_snapshot
+from gateway.storage.snapshots import MAX_RECORDS, SnapshotReader
+from policies.storage import Volume, VolumeSnapshot
 
 
 def test_a_topic_that_may_not_be_read_is_read_again_when_something_was_read(
@@ -31,3 +35,24 @@ def test_a_topic_that_may_not_be_read_is_read_again_when_something_was_read(
             reader.poll_snapshots(0)
         assert caplog.messages == [f"volume snapshots: {text}"]
         caplog.clear()
+
+
+def test_records_that_are_no_snapshots_hold_up_nothing_however_many_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(key: bytes, value: bytes) -> Mock:
+        return Mock(error=lambda: None, key=lambda: key, value=lambda: value)
+
+    snapshot = VolumeSnapshot(1, 0.0, (Volume(1, "/data", 100, 50),))
+    polled: list[None] = []
+
+    def poll(_: float) -> Mock:
+        polled.append(None)
+        assert len(polled) <= 3 * MAX_RECORDS
+        return next(stream)
+
+    stream = itertools.chain([record(b"1", encode_snapshot(snapshot))], itertools.repeat(record(b"2", b"no snapshot")))
+    monkeypatch.setattr(snapshots, "Consumer", lambda _: Mock(poll=poll))
+    monkeypatch.setattr(InternalTopic, "poll_lookup", lambda _: None)
+    reader = SnapshotReader({"bootstrap.servers": "127.0.0.1:1"}, "volumes")
+    assert reader.poll_snapshots(0) == [(1, snapshot)]
+    assert reader.poll_snapshots(0) == []
+    assert reader.invalid_records >= MAX_RECORDS
