@@ -306,13 +306,17 @@ class ShareAllocator:
 
     # --- what is known ---
 
-    def set_limits(self, limits: Mapping[str, float]) -> None:
-        """Set all limits, by fleet key: per second, above 0."""
-        changed = [key for key in limits.keys() | self._limits.keys() if self._limits.get(key) != limits.get(key)]
-        for key in changed:
+    def update_limits(self, limits: Mapping[str, float | None]) -> None:
+        """Set these limits, by fleet key: per second, above 0; None: there is none any more. All others stay."""
+        for key, limit in limits.items():
+            if limit == self._limits.get(key):
+                continue
+            if limit is None:
+                del self._limits[key]
+            else:
+                self._limits[key] = limit
             self._extra.forget_key(key)
-        self._limits = dict(limits)
-        self._dirty.update(changed)
+            self._dirty.add(key)
 
     def update_demand(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool = False) -> None:
         """Apply that worker's demand: the changes, or all of it (`whole`: keys that are not listed are idle)."""
@@ -409,7 +413,7 @@ class ShareAllocator:
 
     def share_of(self, key: str, limit: float | None = None) -> float:
         """This gateway's present share of a limit; 0.0 where there is none. `limit`: the value of one that this gateway
-        takes nothing of, and that `set_limits` therefore doesn't list.
+        takes nothing of, and that `update_limits` therefore doesn't list.
         """
         limit = self._limits.get(key, limit)
         if limit is None:

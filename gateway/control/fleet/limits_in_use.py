@@ -71,7 +71,7 @@ class LimitsInUse:
 
     def find_limit(self, key: FleetKey) -> float | None:
         """The size of any limit, in use or not; None: there is none."""
-        if key in self.limits:
+        if key in self.limits and key not in self._new:
             return self.limits[key]
         try:
             return self._configured.find_limit(parse_key(key))
@@ -112,16 +112,26 @@ class LimitsInUse:
             self._new.add(key)
         self._idle_since = idle
 
-    def refresh_limits(self) -> bool:
-        """Look limits up where something changed; returns whether `limits` changed."""
-        changed = False
-        for key in self._new:
+    @property
+    def is_behind(self) -> bool:
+        """Whether `refresh_limits` has more to look up."""
+        return bool(self._new)
+
+    def refresh_limits(self, most: int | None = None) -> dict[FleetKey, float | None]:
+        """Look limits up where something changed, at most so many; returns those of `limits` that changed, None: it is
+        no limit any more.
+        """
+        changed: dict[FleetKey, float | None] = {}
+        for _ in range(len(self._new) if most is None else min(most, len(self._new))):
+            key = self._new.pop()
             name = self._names.get(key)
             limit = None if name is None else self._configured.find_limit(name)
-            changed |= self.limits.get(key) != limit
+            if self.limits.get(key) == limit:
+                continue
+            changed[key] = limit
             if limit is None:
-                self.limits.pop(key, None)
+                del self.limits[key]
             else:
                 self.limits[key] = limit
-        self._new.clear()
+        self._new = self._new or set()  # an emptied set keeps its memory
         return changed

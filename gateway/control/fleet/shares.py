@@ -40,6 +40,7 @@ RENEW_S: Final = 1.0
 PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are sent at most this often
 SWEEP_S: Final = 15.0
 MAX_ALLOCATED: Final = 150  # limits at once, some 5 ms: others want their turn, too
+MAX_LOOKED_UP: Final = 300  # limits at once, likewise, when policies have changed
 MAX_REPORTED: Final = 300  # usages at once to the exchange
 
 State = Literal["local", "shared", "frozen", "fallback"]
@@ -336,7 +337,9 @@ class FleetControl:
     @property
     def is_behind(self) -> bool:
         """Whether the last `allocate_shares` left something to the next one, which should be at once."""
-        return self._allocator is not None and self._allocator.gateway_count > 1 and self._allocator.is_behind
+        if self._allocator is None or self._allocator.gateway_count == 1:
+            return False
+        return self._allocator.is_behind or self._limits_in_use.is_behind
 
     def allocate_shares(self) -> None:
         """Determine this gateway's shares from the present usage, and send workers those that are new to them."""
@@ -344,11 +347,11 @@ class FleetControl:
             return
         now = self._clock()
         began, self._limits_in_use.has_begun = self._limits_in_use.has_begun, False
-        changed = self._limits_in_use.refresh_limits()
+        changed = self._limits_in_use.refresh_limits(MAX_LOOKED_UP)
         if (began or changed or self._allocator.is_urgent) and self._allocator.gateway_count > 1:
             self.exchange.report_soon()
         if changed:
-            self._allocator.set_limits(self._limits_in_use.limits)
+            self._allocator.update_limits(changed)
         if not self.reach.decided.is_set():
             self._publish_early(now)
             return

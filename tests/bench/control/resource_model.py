@@ -158,7 +158,7 @@ def _live(
         peers = PeerTable(ours, room=model.room)
         fleet = ShareAllocator(peers)
         fleet.thaw_shares(0.0)
-        fleet.set_limits(dict.fromkeys(own[0], LIMIT))
+        fleet.update_limits(dict.fromkeys(own[0], LIMIT))
         for minute, (present, there) in enumerate(zip(own, said, strict=True)):
             for worker, share in (("one", 0.6), ("other", 0.4)):
                 fleet.update_demand(worker, {key: use._replace(rate=share * use.rate) for key, use in present.items()})

@@ -168,7 +168,7 @@ def dealer(limit: float = LIMIT) -> tuple[ShareAllocator, Book]:
     book = Book()
     made = ShareAllocator(book)
     made.thaw_shares(0.0)
-    made.set_limits({KEY: limit})
+    made.update_limits({KEY: limit})
     return made, book
 
 
@@ -241,7 +241,7 @@ class Ours:
         return is_new
 
     def set_limit(self, limit: float) -> None:
-        self.fleet.set_limits({KEY: limit})
+        self.fleet.update_limits({KEY: limit})
 
     def freeze(self, now: float) -> None:
         self.fleet.freeze_shares(now)

@@ -225,7 +225,7 @@ def fleet(limit: float = 100, peer: LimitDemand | None = None, **workers: LimitD
     """A gateway that can be heard, whose workers take that of limit `k`, as `peer` does."""
     made = Gateway()
     made.thaw_shares(0.0)
-    made.set_limits({"k": limit})
+    made.update_limits({"k": limit})
     for name, use in workers.items():
         made.update_demand(name, {"k": use})
     if peer is not None:
@@ -297,7 +297,7 @@ def test_a_gap_below_the_limit_is_dealt_on_top_while_a_gateway_waits() -> None:
     assert let_wait(made, 0, SETTLE_S, 60, 30) == pytest.approx(50)
     assert 50.5 < let_wait(made, SETTLE_S, 2, 60, 30) < 50 * (1 + settled(0.9))
     assert let_wait(made, SETTLE_S + 2, 20, 60, 30) == pytest.approx(50 * (1 + settled(0.9)), rel=0.003)
-    made.set_limits({"k": 200})
+    made.update_limits({"k": 200})
     assert let_wait(made, 30, SETTLE_S, 60, 30) == pytest.approx(100)
 
 
@@ -409,13 +409,13 @@ def test_a_key_only_of_a_worker_that_ended_is_told_to_be_no_limit() -> None:
 def test_a_limit_that_went_is_told_once_may_come_back_and_is_forgotten_when_it_is_used_no_more() -> None:
     made = fleet(peer=wants(), a=wants(), b=wants())
     dealt(made)
-    made.set_limits({})
+    made.update_limits({"k": None})
     assert made.allocate_shares(0.0) == {"k": REVOKED}
     assert made.allocate_shares(0.0) == made.grants == {}
     assert made.share_of("k") == 0.0
-    made.set_limits({"k": 50})
+    made.update_limits({"k": 50})
     assert made.allocate_shares(0.0) == {"k": ShareGrant(25, 25)}
-    made.set_limits({})
+    made.update_limits({"k": None})
     for worker in "ab":
         made.update_demand(worker, {"k": IDLE})
     made.allocate_shares(0.0)
@@ -426,14 +426,14 @@ def test_a_limit_that_went_is_told_once_may_come_back_and_is_forgotten_when_it_i
 def test_a_limit_that_went_and_came_between_two_deals_was_never_away() -> None:
     made = fleet(a=wants())
     dealt(made)
-    made.set_limits({})
-    made.set_limits({"k": 100})
+    made.update_limits({"k": None})
+    made.update_limits({"k": 100})
     assert made.allocate_shares(0.0) == {}
 
 
 def test_only_keys_that_are_used_are_dealt() -> None:
     made = fleet(a=wants())
-    made.set_limits({"k": 100, "other": 7})
+    made.update_limits({"k": 100, "other": 7})
     assert set(made.allocate_shares(0.0)) == {"k"}
 
 
@@ -445,7 +445,7 @@ def test_a_gateway_that_weighs_nothing_does_not_starve_and_a_limit_of_nothing_ha
 def test_many_limits_are_dealt_a_few_at_once() -> None:
     made = fleet(peer=wants(), a=wants())
     keys = [f"k{number}" for number in range(10)]
-    made.set_limits(dict.fromkeys(keys, 100.0))
+    made.update_limits({"k": None, **dict.fromkeys(keys, 100.0)})
     made.update_demand("a", dict.fromkeys(keys, wants()))
     told: list[int] = []
     while not told or made.is_behind:
@@ -583,13 +583,13 @@ def test_then_they_go_smoothly_to_an_even_part_of_all_gateways_that_were_known()
 def test_a_limit_that_changes_meanwhile_holds() -> None:
     made = frozen()
     dealt(made, 1.0)
-    made.set_limits({"k": 40})
+    made.update_limits({"k": 40})
     assert dealt(made, 2.0) == pytest.approx(40)
 
 
 def test_a_new_key_has_its_even_part_while_frozen() -> None:
     made = frozen()
-    made.set_limits({"k": 100, "new": 100})
+    made.update_limits({"k": 100, "new": 100})
     made.update_demand("a", {"new": wants()})
     assert made.allocate_shares(2.0)["new"].rate == pytest.approx(50)
 
@@ -604,7 +604,7 @@ def test_thawed_it_deals_by_reports_again() -> None:
 
 def test_a_gateway_that_has_just_started_deals_nothing_before_it_knows_the_others() -> None:
     made = Gateway()
-    made.set_limits({"k": 100})
+    made.update_limits({"k": 100})
     made.update_demand("a", {"k": wants()})
     assert made.allocate_shares(0.0) == {}
     assert not made.is_behind
@@ -615,7 +615,7 @@ def test_a_gateway_that_has_just_started_deals_nothing_before_it_knows_the_other
 
 def test_a_gateway_that_starts_without_an_exchange_deals_as_if_frozen() -> None:
     made = Gateway()
-    made.set_limits({"k": 100})
+    made.update_limits({"k": 100})
     made.update_demand("a", {"k": wants()})
     made.freeze_shares(0.0)
     assert dealt(made, 0.0) == 100

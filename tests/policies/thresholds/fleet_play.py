@@ -66,7 +66,7 @@ class Gateway:
         self.book = Book()
         self.allocator = ShareAllocator(self.book)
         self.allocator.thaw_shares(0.0)
-        self.allocator.set_limits({KEY: total})
+        self.allocator.update_limits({KEY: total})
         self.sent_at = 0.0
 
     def rate(self, start: float, end: float) -> float:
@@ -117,7 +117,7 @@ class Fleet:
     def set_thresholds(self, total: float, thresholds: dict[str, float]) -> None:
         self.total = total
         for gateway in self.gateways:
-            gateway.allocator.set_limits({KEY: total})
+            gateway.allocator.update_limits({KEY: total})
             for worker in gateway.workers:
                 if self._burst_s is None:
                     worker.engine.set_thresholds(total, thresholds, on_exceed="delay")

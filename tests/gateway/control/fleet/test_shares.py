@@ -18,7 +18,7 @@ from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
-from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX_REPORTED, FleetControl
+from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX_LOOKED_UP, MAX_REPORTED, FleetControl
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
@@ -38,10 +38,10 @@ SILVER = group_key("silver", "publish", "bytes")
 TIME = quota_key("request_percentage", "alice", None, 1)
 
 
-def policies(gold: float = 100.0) -> PolicySet:
+def policies(gold: float = 100.0, users: float = 1000.0) -> PolicySet:
     return PolicySet(
         {
-            PolicyKey.of_quota(Entity(DEFAULT), QuotaKey.parse("producer_byte_rate.bps")): 1000.0,
+            PolicyKey.of_quota(Entity(DEFAULT), QuotaKey.parse("producer_byte_rate.bps")): users,
             PolicyKey.of_group("gold", EXISTS): 1.0,
             PolicyKey.of_group("gold", PUBLISH_BYTES): gold,
             PolicyKey.of_group("silver", EXISTS): 1.0,
@@ -374,6 +374,25 @@ def test_many_limits_are_dealt_a_few_at_a_time() -> None:
 
 
 # --- what others bring ------------------------------------------------------------------------------------------------
+
+
+def test_after_a_change_of_policies_limits_are_looked_up_a_few_at_a_time() -> None:
+    play = two()
+    keys = [quota_key("producer_byte_rate.bps", f"user-{n}", None, None) for n in range(2 * MAX_LOOKED_UP)]
+    play.use(0, *[(key, 1.0) for key in keys])
+    play.step()
+    while play.fleet.is_behind:
+        play.step()
+    in_use = play.fleet._limits_in_use
+    play.fleet.set_policies(policies(users=500.0))
+    assert {in_use.find_limit(key) for key in keys} == {500.0}
+    for done in (MAX_LOOKED_UP, 2 * MAX_LOOKED_UP):
+        assert play.fleet.is_behind
+        play.step()
+        assert done - 2 <= list(in_use.limits.values()).count(500.0) <= done  # gold and silver are looked up, too
+    while play.fleet.is_behind:
+        play.step()
+    assert {play.parts[0][key].fallback for key in keys} == {250.0}
 
 
 def other_rates(play: Local, number: int) -> list[PeerRates]:
