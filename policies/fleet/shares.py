@@ -175,10 +175,16 @@ class _WorkerDemands:
     def __init__(self) -> None:
         self._workers: dict[str, dict[str, LimitDemand]] = {}
         self.users: dict[str, set[str]] = {}  # by key: workers that have reported it
+        self._silent: set[str] = set()
 
     def demand_for(self, key: str) -> LimitDemand:
-        """The demand of all workers together."""
-        return sum_demands(self._workers[worker][key] for worker in self.users.get(key, ()))
+        """The demand of all workers together, without those that are silent."""
+        return sum_demands(self._workers[worker][key] for worker in self.users.get(key, set()) - self._silent)
+
+    def mark_silent(self, worker: str, is_silent: bool) -> Iterator[str]:
+        """See `ShareAllocator.mark_worker_silent`. Yields the worker's keys."""
+        (self._silent.add if is_silent else self._silent.discard)(worker)
+        yield from self._workers.get(worker, {})
 
     def update_worker(self, worker: str, uses: Mapping[str, LimitDemand], *, whole: bool) -> Iterator[str]:
         """See `ShareAllocator.update_demand`. Yields the keys whose demand may have changed."""
@@ -202,6 +208,7 @@ class _WorkerDemands:
 
     def forget_worker(self, worker: str) -> Iterator[str]:
         """The worker ended. Yields its keys."""
+        self._silent.discard(worker)
         for key in self._workers.pop(worker, {}):
             self.users[key].discard(worker)
             if not self.users[key]:
@@ -326,6 +333,11 @@ class ShareAllocator:
     def forget_worker(self, worker: str) -> None:
         """The worker ended."""
         for key in self._demand.forget_worker(worker):
+            self._refresh_demand(key)
+
+    def mark_worker_silent(self, worker: str, is_silent: bool) -> None:
+        """The worker reports nothing at all, so it takes nothing; or it does again, and what it reported counts."""
+        for key in self._demand.mark_silent(worker, is_silent):
             self._refresh_demand(key)
 
     def mark_peers_changed(self, keys: Iterable[str] | None = None) -> None:

@@ -239,6 +239,11 @@ class RatePublisher:
         self._rates.set_worker(worker, None)
         self.is_due = self._has_changed_rates = True
 
+    def suspend_worker(self, worker: int) -> None:
+        """The worker reports nothing at all: until it does, its rates fade."""
+        self._rates.set_worker(worker, None)
+        self.is_due = self._has_changed_rates = True
+
     def set_worker_rates(self, worker: int, rates: WorkerRates) -> None:
         """A worker reports its rates."""
         if worker in self._workers:

@@ -39,6 +39,8 @@ SETTLE_CYCLES: Final = 2
 RENEW_S: Final = 1.0
 PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are sent at most this often
 SWEEP_S: Final = 15.0
+SILENT_S: Final = 5.0  # a worker that sends nothing for this long is stopped: each sends something every second
+MAX_STEP_S: Final = 0.5  # counted of the time between two looks: a control that was stopped itself has read nothing
 MAX_ALLOCATED: Final = 150  # limits at once, some 5 ms: others want their turn, too
 MAX_LOOKED_UP: Final = 300  # limits at once, likewise, when policies have changed
 MAX_REPORTED: Final = 300  # usages at once to the exchange
@@ -69,11 +71,13 @@ class _WorkerKnowledge(Enum):
 
 
 class _MemberWorker:
-    """One worker: how to send to it, and the shares that it knows."""
+    """One worker: how to send to it, the shares that it knows, and for how long it has sent nothing."""
 
     def __init__(self, post: Post, knows: _WorkerKnowledge) -> None:
         self.post = post
         self.knows = knows
+        self.silent_s = 0.0
+        self.is_silent = False  # for so long that what it used doesn't count
 
 
 class FleetControl:
@@ -111,6 +115,7 @@ class FleetControl:
         self._gateways = 0  # as sent to workers
         self._last_gateways = 1  # as sent by an earlier control
         self._renew_at = 0.0
+        self._refreshed_at = self._clock()
         self._wake = trio.Event()
         self._metrics = metrics
         self.exchange = None if exchange is None else exchange(self)
@@ -151,6 +156,34 @@ class FleetControl:
             self.rates.remove_worker(worker)
             self.publish_peer_rates()  # before its clients come to them
             self._wake.set()
+
+    def record_heard(self, worker: int) -> None:
+        """The worker has sent a message, whatever it is."""
+        member = self._workers.get(worker)
+        if member is None:
+            return
+        member.silent_s = 0.0
+        if member.is_silent:
+            self._mark_silent(worker, member, is_silent=False)
+
+    def _mark_silent(self, worker: int, member: _MemberWorker, *, is_silent: bool) -> None:
+        """Others must not wait for a worker that is stopped, and whose clients take nothing."""
+        member.is_silent = is_silent
+        if self._allocator is not None:
+            self._allocator.mark_worker_silent(str(worker), is_silent)
+        if is_silent:
+            log.warning("worker %d has sent nothing for %g s: others get what it used of limits", worker, SILENT_S)
+            self.rates.suspend_worker(worker)
+        else:
+            log.info("worker %d reports again", worker)
+        self._wake.set()
+
+    def _check_silence(self, now: float) -> None:
+        elapsed, self._refreshed_at = min(now - self._refreshed_at, MAX_STEP_S), now
+        for number, member in self._workers.items():
+            member.silent_s += elapsed
+            if member.silent_s >= SILENT_S and not member.is_silent:
+                self._mark_silent(number, member, is_silent=True)
 
     def record_demand(self, worker: int, demand: DemandReport) -> None:
         if self._allocator is None:
@@ -330,6 +363,7 @@ class FleetControl:
     def refresh_shares(self) -> None:
         """Check whether peers can be received, and allocate."""
         now = self._clock()
+        self._check_silence(now)
         self._change_reach(self.reach.check_deadlines(now), now, "it has not been reached yet")
         self.allocate_shares()
         self._update_metrics()

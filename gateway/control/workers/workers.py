@@ -331,6 +331,7 @@ class WorkerPool:
         if worker.is_behind and self._interval_receiver.has_caught_up:
             raise ChannelClosed("the usage log has room again: it must send its intervals again")
         with self._errors.contain_errors(WORKER_MESSAGE):
+            self._fleet.record_heard(worker.number)
             self._handle_message(worker, message)
 
     def _handle_message(self, worker: _ConnectedWorker, message: ToControl) -> None:

@@ -18,7 +18,14 @@ from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
-from gateway.control.fleet.shares import ALLOCATE_INTERVAL_S, MAX_ALLOCATED, MAX_LOOKED_UP, MAX_REPORTED, FleetControl
+from gateway.control.fleet.shares import (
+    ALLOCATE_INTERVAL_S,
+    MAX_ALLOCATED,
+    MAX_LOOKED_UP,
+    MAX_REPORTED,
+    SILENT_S,
+    FleetControl,
+)
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
@@ -289,6 +296,32 @@ def test_a_worker_that_ends_takes_no_more_and_one_that_comes_is_told_everything(
     play.join(1)
     assert [set(parts) for parts in play.told(1)] == [{GOLD, SILVER}]
     assert play.parts[1] == play.parts[0]
+
+
+def test_what_a_stopped_worker_used_is_left_to_others_until_it_sends_something() -> None:
+    play = dealt((GOLD, 50.0, True), workers=2)
+    play.fleet.record_rates(0, rates(1, t=100.0))
+    told = play.fleet._allocator
+    assert told is not None
+    for _ in range(round(SILENT_S / ALLOCATE_INTERVAL_S) + 1):
+        play.fleet.record_heard(1)
+        play.step(ALLOCATE_INTERVAL_S)
+    usage = play.fleet.current_usage()
+    assert usage.demands == {GOLD: shares.IDLE}
+    assert usage.rates is not None
+    play.step(60.0)
+    assert play.fleet.rates._rates.own_rates()[1].rate < 40.0
+    play.fleet.record_heard(0)
+    assert play.fleet.current_usage().demands == {GOLD: shares.LimitDemand(50.0, True)}
+
+
+def test_a_control_that_was_stopped_takes_no_worker_for_stopped() -> None:
+    play = dealt((GOLD, 50.0, True))
+    play.fleet.current_usage()
+    for _ in range(5):
+        play.step(600.0)
+        assert not play.fleet.current_usage().demands
+        play.fleet.record_heard(0)
 
 
 def test_a_channel_that_broke_is_a_worker_that_joins_once_more() -> None:

@@ -275,6 +275,7 @@ class Followed:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
         self.posts: dict[int, Any] = {}
+        self.heard = set[int]()
 
     def add_worker(self, worker: int, post: Any, gateways: int = 1) -> None:
         self.posts[worker] = post
@@ -282,6 +283,9 @@ class Followed:
 
     def remove_worker(self, worker: int) -> None:
         self.told.append(("leave", worker))
+
+    def record_heard(self, worker: int) -> None:
+        self.heard.add(worker)
 
     def record_demand(self, worker: int, demand: DemandReport) -> None:
         self.told.append((worker, demand))
@@ -300,6 +304,7 @@ async def test_the_dealer_of_parts_hears_of_workers_and_reaches_each_alone(contr
     await until(lambda: len(fleet.told) == 4)
     assert fleet.told[:2] == [("join", 0), ("join", 1)]
     assert sorted(fleet.told[2:], key=lambda told: told[0]) == [(0, demand), (1, rates(3.0))]
+    assert fleet.heard == {0, 1}
     parts = LimitShares({"k": ShareGrant(5.0, 2.0)}, 2, 100.0)
     assert fleet.posts[1](parts)
     control.workers.publish_snapshot(ThresholdPolicy(1))
