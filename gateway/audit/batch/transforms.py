@@ -51,8 +51,7 @@ def mark_copies(decoded: DataFrame) -> DataFrame:
     `conflict` is true for a copy that differs from the one that counts. The choice depends on the contents only, so
     that the topic and the spool give the same sums in any order of arrival.
     """
-    # Of those that say the same, one that was changed counts: in any order of arrival it is told.
-    same = Window.partitionBy(*schema.IDENTITY_COLUMNS).orderBy("digest", F.col("changed").desc_nulls_last())
+    same = Window.partitionBy(*schema.IDENTITY_COLUMNS).orderBy("digest")
     return (
         decoded.where(F.col("problem").isNull())
         .withColumn("copy", F.row_number().over(same))

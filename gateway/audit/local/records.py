@@ -216,11 +216,8 @@ class _HeldRecord:
 
     def add(self, record: UsageRecord, changed: bool | None) -> None:
         digest = decoding.content_digest(record)
-        lowest = min(self.digests, default=None)
-        if lowest is None or digest < lowest:
+        if not self.digests or digest < min(self.digests):
             self.best, self.changed = record, changed
-        elif digest == lowest and changed:  # one that differs in what no sum needs
-            self.changed = True
         self.digests[digest] += 1
 
 

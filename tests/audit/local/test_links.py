@@ -42,7 +42,6 @@ DEEDS: dict[str, tuple[Log, int, int]] = {
     "a part of the log": (lambda log, _: log[2:5], 0, 0),
     "a record removed": (lambda log, _: [*log[:2], *log[3:]], 0, 0),  # which is a gap
     "a record changed": (lambda log, _: [line.replace('"bytes":7', '"bytes":8') for line in log], 1, 1),
-    "a field added to a copy": (lambda log, _: [*log, log[2].replace('"part":0', '"part":0,"region":"eu"')], 1, 1),
     "and digested anew": (lambda log, key: [*log[:2], _forge(log[2], key), *log[3:]], 1, 2),
     "a record of another chain": (lambda log, key: [*log[:1], *chained(PLAIN[1:2], key), *log[2:]], 2, 2),
     "a record added": (lambda log, _: [*log, *interval(6)], 1, 2),
