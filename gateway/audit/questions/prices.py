@@ -72,7 +72,7 @@ def parse_prices(text: str, is_csv: bool) -> PriceList:
 
 def _parse_yaml(text: str) -> PriceList:
     try:
-        found = load_yaml(text, "not YAML")
+        found = load_yaml(text, "YAML")
     except YamlError as error:
         raise InvalidPrices(str(error)) from None
     if not isinstance(found, dict) or not isinstance(found.get("prices"), list):

@@ -67,7 +67,7 @@ def test_a_half_goes_up() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prices: {", "not YAML"),
+        ("prices: {", "YAML:1: "),
         ("currency: EUR", "prices: a list of"),
         ("currency: EUR\nprices: []", "it has no price"),
         ("prices: [{per_gb: 1}]", "currency: a name such as EUR is needed"),
@@ -77,7 +77,7 @@ def test_a_half_goes_up() -> None:
         ("currency: EUR\nprices: [{per_gb: 1, tenant: a}]", "prices[0]: 'tenant' is not one of per_gb, group"),
         ("currency: EUR\ncharged: sent\nprices: [{per_gb: 1}]", "charged: 'sent' is not one of offered"),
         ("currency: EUR\nprices: [{per_gb: 1, group: no}]", "prices[0]: group: False is not text: put the name into q"),
-        ("currency: EUR\nprices: [{per_gb: 1, topic: 010}]", "prices[0]: topic: 8 is not text"),
+        ("currency: EUR\nprices: [{per_gb: 1, topic: 010}]", "YAML:2: YAML takes this for a number"),
         ("currency: EUR\nprices: [{per_gb: 1, per_gb: 2}]", "per_gb is there twice"),
         ("currency: EUR\ndigits: 7\nprices: [{per_gb: 1}]", "digits: 7 is not between 0 and 6"),
     ],
