@@ -917,7 +917,7 @@ class World:
             return
         seconds = max(8.0, fault.seconds)
         override = PolicyOperation(OVERRIDE_KEY, str(StorageOverride("PAUSE", "a larger disk")))
-        until_ms = round(1000 * (self.unix_s + seconds))
+        ends_at, until_ms = self.agenda.now + seconds, round(1000 * (self.unix_s + seconds))
         try:
             await policies.alter_policies([override._replace(until_ms=until_ms)], _BY)
         except StoreError as error:
@@ -925,7 +925,7 @@ class World:
             return
         others = (each for each in self.plan.faults if each is not fault and each.kind not in HARMLESS)
         if not any(each.at - 5.0 < fault.at + seconds and fault.at < each.at + each.seconds + 20.0 for each in others):
-            self.judge.paused = (self.agenda.now + PAUSED_AFTER_S, self.agenda.now + seconds - PAUSED_AFTER_S)
+            self.judge.paused = (self.agenda.now + PAUSED_AFTER_S, ends_at - PAUSED_AFTER_S)
             self.judge.counts["pauses judged"] += 1
         self._settle(quiet_s=SETTLE_S + seconds, over_s=SETTLE_OVER_S + seconds)
 
