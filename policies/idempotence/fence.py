@@ -10,6 +10,9 @@
 # connection needs to know nothing of the old, and a fence shared by connections would stay when that batch had been
 # admitted elsewhere. Only for codes that this client retries (verdict.is_retried): behind another one the base never
 # comes back. Sequences: KIP-98, int32 from 0, wrapping after 2^31 - 1.
+#
+# Topics by name, though Produce names them by id from v13 on: Java's client sends a request without ids (v12) as soon
+# as one of its topics has none yet, so a batch comes by id and its retry by name.
 
 from __future__ import annotations
 

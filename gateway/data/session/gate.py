@@ -178,9 +178,16 @@ class ProduceGate:
                 refused[topic, index] = verdict.unknown_topic_id(shown_name(name))
             elif name in world.protected_topics:
                 refused[topic, index] = verdict.protected_topic(shown_name(name))
-            elif pid >= 0 and fence.entries and fence.blocks_batch(pid, producer_epoch, topic, index, sequence, now):
+            elif pid >= 0 and any(
+                fence.blocks_batch(pid, producer_epoch, each, index, sequence, now)
+                for each in self._fenced_names(topic, version)
+            ):
                 refused[topic, index] = verdict.behind_fence(shown_name(name), index, wait_ms)
         return refused
+
+    def _fenced_names(self, topic: bytes, version: int) -> Sequence[bytes]:
+        """The names under which a batch of this topic may have been fenced."""
+        return self.topics.list_names(topic, version) if self.fence.entries else ()
 
     def _find_limits(
         self, parts: Iterable[PartitionBatch], version: int, beside: int, now: float
@@ -261,8 +268,9 @@ class ProduceGate:
                 meter.counted_in_group += size  # not for the group to find once more
             else:
                 meter.messages += messages
-            if fence.entries and pid >= 0:
-                fence.record_admission(pid, producer_epoch, topic, index)
+            if pid >= 0:
+                for each in self._fenced_names(topic, version):
+                    fence.record_admission(pid, producer_epoch, each, index)
 
     def record_rejection(
         self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions, now: float
@@ -279,5 +287,5 @@ class ProduceGate:
                 topic_name
             ):
                 if pid >= 0:
-                    self.fence.record_rejection(pid, producer_epoch, topic, index, sequence, now)
+                    self.fence.record_rejection(pid, producer_epoch, topic_name, index, sequence, now)
                 self.accounts.expect_retry(part, topic_name, now)

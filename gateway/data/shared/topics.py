@@ -51,6 +51,11 @@ class ConnectionTopics:
             return topic
         return self._world.cluster.topic_ids.get(topic) or _name_for_id(topic)
 
+    def list_names(self, topic: bytes, version: int) -> list[bytes]:
+        """All that `resolve_name` may have given for that name or id: an id's name becomes known later."""
+        name = self.resolve_name(topic, version)
+        return [name] if version < api.PRODUCE_TOPIC_IDS else [name, _name_for_id(topic)]
+
     def find_unnamed(self, parts: Iterable[PartitionBatch]) -> frozenset[bytes]:
         """Topic ids in a request (v13 on) whose names are not known yet."""
         known = self._world.cluster.topic_ids

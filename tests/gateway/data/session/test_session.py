@@ -335,6 +335,23 @@ def test_batches_behind_a_rejected_one_of_an_idempotent_producer_are_rejected_un
     assert play.rows()[("clicks", "rejected", "fence")] == (SIZE, 1, 1)
 
 
+@pytest.mark.parametrize("versions", [(13, 9), (9, 13)])
+def test_a_fence_is_the_topics_whether_it_comes_by_id_or_by_name(versions: tuple[int, int]) -> None:
+    # Java's client sends v12 while any topic of the request has no id.
+    play = Play(**OVER).named().overload()
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
+    first, second = versions
+    play.client(request(1, producer=(7, 0, 0), version=first))
+    play.engine.set_thresholds(None, {})
+    play.world.ledger.advance_epoch()
+    play.now = play.session.hold.muted_until
+    assert play.client(request(2, producer=(7, 0, 1), version=second))[0] == b""
+    retried = request(3, producer=(7, 0, 0), version=second)
+    assert play.client(retried)[0] == retried
+    behind = request(4, producer=(7, 0, 1), version=first)
+    assert play.client(behind)[0] == behind
+
+
 def test_no_fence_behind_a_code_that_the_client_does_not_retry() -> None:
     play = Play(**OVER, reject_code=44).named().overload()
     play.client(request(1, producer=(7, 0, 0)))
