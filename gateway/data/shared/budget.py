@@ -29,9 +29,9 @@ from __future__ import annotations
 import mmap
 import sys
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 MIN_SIZE_CLASS = 16  # buffers come in powers of two from 64 KiB on, so that they can be used again
 GROWTH_FACTOR = 4  # a buffer has room for this many times the bytes received, at least …
@@ -131,36 +131,55 @@ class MemoryUsage:
             self.priority_frame = None
 
 
-WaitEntry = tuple[
-    int, int, FrameBuffer, MemoryWaiter
-]  # bytes that its frame needs; a number; the frame's buffer; who waits
+class MemoryWait(NamedTuple):
+    """A wait for the bytes that a frame needs."""
+
+    needed_bytes: int
+    number: int
+    frame: FrameBuffer
+    waiter: MemoryWaiter
 
 
 class MemoryOwner(MemoryUsage):
-    """One principal's connections. `waiters`: a heap of those that wait; the one that needs least comes first."""
+    """One principal's connections. `waiters`: those that wait, each with the number of its wait."""
 
-    __slots__ = ("connection_count", "waiters")
+    __slots__ = ("_least_first", "_waits", "connection_count", "waiters")
 
     def __init__(self) -> None:
         super().__init__()
         self.connection_count = 0
-        self.waiters: list[WaitEntry] = []
+        self.waiters: dict[MemoryWaiter, int] = {}
+        self._waits: dict[int, MemoryWait] = {}
+        # A heap of needed bytes and numbers, in which those of waits that have ended remain until they come first.
+        self._least_first: list[tuple[int, int]] = []
 
-    def next_waiter(self, share: float) -> WaitEntry | None:
-        """The waiter whose turn it is; None: all wait for other connections of this owner."""
-        need, _, large, _ = self.waiters[0]
-        if self.has_room(large, need, share, self.active_requests):
-            return self.waiters[0]
+    def next_wait(self, share: float) -> MemoryWait | None:
+        """That of the waiter whose turn it is, of all the one that needs least; None: all wait for other connections
+        of this owner.
+        """
+        while (first := self._waits.get(self._least_first[0][1])) is None:
+            heappop(self._least_first)
+        if self.has_room(first.frame, first.needed_bytes, share, self.active_requests):
+            return first
         if self.priority_frame is None:
             return None
-        return next((entry for entry in self.waiters if entry[2] is self.priority_frame), None)
+        return next((each for each in self._waits.values() if each.frame is self.priority_frame), None)
 
-    def remove_waiter(self, gone: MemoryWaiter) -> int:
-        """Stop its wait. Returns the number of waiters removed, 0 or 1."""
-        before = len(self.waiters)
-        self.waiters = [entry for entry in self.waiters if entry[3] is not gone]
-        heapify(self.waiters)
-        return before - len(self.waiters)
+    def add_wait(self, wait: MemoryWait) -> None:
+        """Begin it."""
+        self.waiters[wait.waiter] = wait.number
+        self._waits[wait.number] = wait
+        heappush(self._least_first, wait[:2])
+
+    def end_wait(self, waiter: MemoryWaiter) -> bool:
+        """Returns whether it waited."""
+        number = self.waiters.pop(waiter, None)
+        if number is None:
+            return False
+        del self._waits[number]
+        if not self._waits:
+            self._least_first.clear()
+        return True
 
 
 class MemoryBudget(MemoryUsage):
@@ -187,12 +206,12 @@ class MemoryBudget(MemoryUsage):
         self._owner_queue: deque[MemoryOwner] = deque()  # owners with a waiting connection, in turn
         self._least_needed = 0  # no waiter needs less, except those that wait for their own owner's connections
         self._wait_numbers = count()
-        self._answer_waiters: deque[MemoryWaiter] = deque()
+        self._answer_waiters: dict[MemoryWaiter, None] = {}  # in their order
 
     @property
     def is_contended(self) -> bool:
         """Whether an owner waits for memory that others hold, not only for memory of its own other connections."""
-        return any(owner.next_waiter(self.owner_limit) for owner in self._owner_queue)
+        return any(owner.next_wait(self.owner_limit) for owner in self._owner_queue)
 
     @property
     def has_waiters(self) -> bool:
@@ -228,7 +247,7 @@ class MemoryBudget(MemoryUsage):
     def _enqueue_waiter(self, owner: MemoryOwner, large: FrameBuffer, need: int, waiter: MemoryWaiter) -> None:
         if not owner.waiters:
             self._owner_queue.append(owner)
-        heappush(owner.waiters, (need, next(self._wait_numbers), large, waiter))
+        owner.add_wait(MemoryWait(need, next(self._wait_numbers), large, waiter))
         owner.active_requests -= 1
         self.active_requests -= 1
         self._least_needed = min(self._least_needed, need)
@@ -238,7 +257,9 @@ class MemoryBudget(MemoryUsage):
         read all that had arrived.
         """
         while self._answer_waiters and self.used_bytes <= self.limit_bytes * EXCESS_FACTOR:
-            self._answer_waiters.popleft().on_memory_available()
+            waiter = next(iter(self._answer_waiters))
+            del self._answer_waiters[waiter]
+            waiter.on_memory_available()
         if owner is not None:
             room = self.owner_limit - owner.used_bytes
             while owner.waiters and (need := self._resume_next(owner, room)):
@@ -257,15 +278,15 @@ class MemoryBudget(MemoryUsage):
             if need:
                 room -= need
                 turns = len(self._owner_queue)
-        each = (owner.next_waiter(self.owner_limit) for owner in self._owner_queue)
-        self._least_needed = min((entry[0] for entry in each if entry is not None), default=self.limit_bytes)
+        each = (owner.next_wait(self.owner_limit) for owner in self._owner_queue)
+        self._least_needed = min((wait.needed_bytes for wait in each if wait is not None), default=self.limit_bytes)
 
     def _resume_next(self, owner: MemoryOwner, room: float) -> int:
         """What the frame needs that goes on, if one does. `room`: where it isn't the first, it needs no more."""
-        entry = owner.next_waiter(self.owner_limit)
-        if entry is None:
+        wait = owner.next_wait(self.owner_limit)
+        if wait is None:
             return 0
-        need, _, large, waiter = entry
+        need, _, large, waiter = wait
         is_first = self.used_bytes + need > self.limit_bytes or owner.used_bytes + need > self.owner_limit
         if (need > room and not is_first) or not self._admit_frame(owner, large, need, 0):
             return 0
@@ -274,20 +295,16 @@ class MemoryBudget(MemoryUsage):
         return need
 
     def _dequeue_waiter(self, owner: MemoryOwner, waiter: MemoryWaiter) -> None:
-        if owner.waiters[0][3] is waiter:
-            heappop(owner.waiters)
-            count = 1
-        else:
-            count = owner.remove_waiter(waiter)
-        owner.active_requests += count
-        self.active_requests += count
+        if not owner.end_wait(waiter):
+            return
+        owner.active_requests += 1
+        self.active_requests += 1
         if not owner.waiters:
             self._owner_queue.remove(owner)
 
     def _cancel_wait(self, owner: MemoryOwner, waiter: MemoryWaiter) -> None:
-        self._answer_waiters = deque(each for each in self._answer_waiters if each is not waiter)
-        if owner.waiters:
-            self._dequeue_waiter(owner, waiter)
+        self._answer_waiters.pop(waiter, None)
+        self._dequeue_waiter(owner, waiter)
 
     def _recycle_buffer(self, large: FrameBuffer) -> None:
         large.view.release()
@@ -394,7 +411,7 @@ class MemoryAccount:
         # Its connection may hold a request that its broker takes no more of before that answer is read.
         if budget.used_bytes <= budget.limit_bytes * EXCESS_FACTOR or self.used_bytes:
             return True
-        budget._answer_waiters.append(waiter)
+        budget._answer_waiters[waiter] = None
         return False
 
     def prioritize_frame(self, large: FrameBuffer, waiter: MemoryWaiter) -> None:
