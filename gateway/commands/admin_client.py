@@ -20,6 +20,7 @@ from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
 from gateway.commands.output import add_format_arguments, render_response, replace_unprintable
 from gateway.http.admin_api import AdminRequest, ApiError, decode_response
 from gateway.http.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
+from gateway.system.hosts import holds_credentials
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
 from policies.units import format_time, parse_until
 
@@ -104,6 +105,8 @@ def resolve_endpoint(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         parser.error("--key belongs to a certificate: give --cert as well")
     admin = load_config(args.config).admin if args.config else None
     url = args.url or (admin.url if admin else DEFAULT_URL)
+    if holds_credentials(url):
+        raise CommandError("--url: a user name or a password doesn't belong there: give --token-file")
     if not url.lower().startswith(("http://", "https://")):
         raise CommandError(f"--url {url}: is not a valid address; for example: {DEFAULT_URL}")
     if not url.lower().startswith("https://"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from typing import Final
 
 from gateway.cli_support.arguments import CommandParser, add_examples
@@ -64,7 +65,7 @@ def make_parser() -> CommandParser:
 
 
 def _parse_timeout(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 3600:
-        raise argparse.ArgumentTypeError("more than 0, at most 3600")
-    return number
+    with suppress(ValueError):
+        if 0 < float(text) <= 3600:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of seconds: more than 0, at most 3600")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gateway.http.http_client import HttpError, fetch_url
+from gateway.system.hosts import holds_credentials
 from gateway.tls.broker_tls import InvalidProperties
 
 MECHANISM: Final = "OAUTHBEARER"
@@ -35,6 +36,7 @@ BEARER_PROPERTIES: Final = frozenset(
         "https.ca.location",
     }
 )
+
 RENEWAL_SHARE: Final = 0.8  # of a token's time, as librdkafka has it
 DEFAULT_LIFETIME_S: Final = 60.0  # of a token whose issuer doesn't say it
 FETCH_TIMEOUT_S: Final = 10.0
@@ -73,6 +75,11 @@ def parse_token_source(properties: Mapping[str, str]) -> TokenSource:
         if not properties.get(PROPERTY_PREFIX + key):
             raise InvalidProperties(f"{PROPERTY_PREFIX}{key}: needed with {PROPERTY_PREFIX}method oidc")
     url = properties[f"{PROPERTY_PREFIX}token.endpoint.url"]
+    if holds_credentials(url):
+        raise InvalidProperties(
+            f"{PROPERTY_PREFIX}token.endpoint.url: a user name or a password doesn't belong there: give client.id and"
+            " client.secret"
+        )
     if not url.startswith(("https://", "http://")):
         raise InvalidProperties(f"{PROPERTY_PREFIX}token.endpoint.url: must begin with https://")
     extensions = tuple(filter(None, properties.get(f"{PROPERTY_PREFIX}extensions", "").split(",")))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gateway.http.http_client import HttpError, HttpResponse, ResponseTooLarge, fetch_url
+from gateway.system.hosts import holds_credentials
 from policies.storage import Observation, ObservationFailed, Volume, VolumeKey, volume_text
 from policies.units import parse_duration
 
@@ -32,6 +33,7 @@ DEFAULTS: Final = (
         'kubelet_volume_stats_capacity_bytes{persistentvolumeclaim=~"data-.*kafka.*"}',
     ),
 )
+
 BROKER_LABELS: Final = ("broker_id", "broker", "persistentvolumeclaim", "instance")  # the first that a series has
 VOLUME_LABELS: Final = ("mountpoint", "persistentvolumeclaim", "device")
 # The number that ends a host's or claim's name: 2, kafka-2:9100, broker2.example.com, data-0-my-cluster-kafka-2. None
@@ -295,11 +297,11 @@ def _make_volume(key: VolumeKey, available: float, size: float) -> Volume:
 
 
 def _check_url(url: str) -> str:
+    if holds_credentials(url):
+        raise ValueError("url: credentials don't belong there: give username and password_file")
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"url {url!r} is not a valid URL of Prometheus; for example: http://prometheus:9090")
-    if parts.username is not None:
-        raise ValueError("url: credentials don't belong there: give username and password_file")
     return url.rstrip("/").removesuffix("/api/v1/query")
 
 

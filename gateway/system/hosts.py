@@ -1,5 +1,6 @@
 # Whose name a request's header Host may give. A page of any site can have its own name lead to this machine (DNS
 # rebinding); its requests then look like ours but for that name. An address can't be rebound, so addresses are fine.
+# And which addresses must not be repeated, as there is a password in them.
 
 from __future__ import annotations
 
@@ -31,3 +32,8 @@ def is_ip_address(name: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a socket bound to that host."""
     return host == "localhost" or (is_ip_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def holds_credentials(url: str) -> bool:
+    """Whether there is a user name or a password in it, so that no text may repeat it."""
+    return "@" in url.partition("//")[2].partition("/")[0]

@@ -9,6 +9,7 @@ from typing import Final, Literal, Self
 from pydantic import field_validator, model_validator
 
 from gateway.config.sections.fields import Milliseconds, Seconds, Section, setting
+from gateway.system.hosts import holds_credentials
 
 BEARER_MECHANISM: Final = "OAUTHBEARER"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -116,6 +117,8 @@ class Authentication(Section):
                 if value:
                     raise ValueError(f"{key}: has no effect without OAUTHBEARER in sasl.enabled.mechanisms")
             return
+        if holds_credentials(self.jwks_url):
+            raise ValueError(f"{_JWKS}: a user name or a password doesn't belong there")
         if not self.jwks_url.startswith(("https://", "file:///", "http://127.0.0.1:", "http://localhost:")):
             raise ValueError(
                 f"{_JWKS}: the keys of OAUTHBEARER tokens are needed: write https://idp.example.com/keys, or"

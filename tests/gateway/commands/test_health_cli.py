@@ -53,4 +53,11 @@ def test_a_time_limit_is_a_number_of_seconds(timeout: str, capsys: pytest.Captur
     with pytest.raises(SystemExit) as end:
         main(["health", "--timeout", timeout])
     assert end.value.code == 2
-    capsys.readouterr()
+    assert f"'{timeout}' is not a valid number of seconds" in capsys.readouterr().err
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--url", "http://admin:hush@127.0.0.1:9295"]) == 1
+    said = capsys.readouterr().err
+    assert "--url: a user name or a password doesn't belong there: give --token-file" in said
+    assert "hush" not in said

@@ -62,6 +62,7 @@ def test_unsecured_tokens_for_tests() -> None:
         ({f"{PREFIX}method": "oidc"}, r"client\.id: needed"),
         (oidc(""), r"token\.endpoint\.url: needed"),
         (oidc("ftp://x"), "must begin with https://"),
+        (oidc("https://u:s:cret@x"), "a user name or a password"),
         (oidc("https://x", extensions="a1=x"), "keys of letters alone"),
         (oidc("https://x", extensions="a=\x01"), "keys of letters alone"),
         ({"enable.sasl.oauthbearer.unsecure.jwt": "true"}, "principal=NAME"),

@@ -101,6 +101,7 @@ def test_tokens() -> None:
         ({**FILES, **BEARER}, "credentials_file, credentials_command: have no effect"),
         ({**BEARER, "sasl.oauthbearer.jwks.endpoint.url": ""}, "the keys of OAUTHBEARER tokens are needed"),
         ({**BEARER, "sasl.oauthbearer.jwks.endpoint.url": "http://idp.example/keys"}, "write https://"),
+        ({**BEARER, "sasl.oauthbearer.jwks.endpoint.url": "https://u:p@idp.example/keys"}, "a user name or a password"),
         ({**BEARER, "sasl.oauthbearer.expected.audience": ""}, "must be given with OAUTHBEARER"),
         ({**BEARER, "sasl.oauthbearer.expected.issuer": ""}, "must be given with OAUTHBEARER"),
         ({**BEARER, "sasl.enabled.mechanisms": "PLAIN", **FILES}, "has no effect without OAUTHBEARER"),
