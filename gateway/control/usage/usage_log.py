@@ -293,6 +293,9 @@ class UsageSpool:
             log.error("%s disappeared before it was fully published", segment.path)
             segment.size = 0
             return [], 0
+        except OSError as error:
+            # The log goes on behind it as soon as somebody moves it away: what it had is a gap for the audit.
+            raise OSError(error.errno, error.strerror, str(segment.path)) from error
         end = data.rfind(b"\n") + 1
         return data[:end].splitlines(), offset + end
 

@@ -351,6 +351,23 @@ def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
     spool.close()
 
 
+def test_a_file_that_cannot_be_read_is_named_and_the_log_goes_on_once_it_is_gone(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    before = open_spool()
+    before.append([line(0)])
+    before.close()
+    spool = open_spool()
+    spool.append([line(1)])
+    broken = min(tmp_path.glob("*.jsonl"))
+    broken.unlink()
+    broken.symlink_to("/proc/self/mem")  # whose first page gives EIO
+    with pytest.raises(OSError, match=broken.name):
+        spool.read_unpublished()
+    broken.unlink()
+    assert spool.read_unpublished()[0] == [line(1)]
+
+
 # --- intervals into the spool -----------------------------------------------------------------------------------------
 
 
