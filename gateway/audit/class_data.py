@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.audit.batch import job
+from gateway.audit.batch import job, spark_sources
+from gateway.audit.batch.query import AuditQuery, answer_query
 from gateway.audit.errors import AuditError
-from gateway.audit.spark import schema
+from gateway.audit.spark import schema, spark_session
 from gateway.audit.spark.connector import MissingDependency, find_java
 from gateway.audit.whatif import reading, whatif
 from gateway.embedded.jars import class_data_path
@@ -31,7 +32,7 @@ def make_archive() -> Path:
         AuditError, MissingDependency: it can't be made here.
     """
     find_java()
-    wanted = class_data_path(job.SPARK_JARS)
+    wanted = class_data_path(spark_session.SPARK_JARS)
     if wanted.exists():
         return wanted
     if not os.access(wanted.parent, os.W_OK):
@@ -51,21 +52,22 @@ def make_archive() -> Path:
 
 def _dump_classes(archive: Path) -> None:
     """Have a JVM load what audits of a few records load, and note it down when it ends."""
-    options = {job.JAVA_OPTIONS: f'{job.LOCAL_SETTINGS[job.JAVA_OPTIONS]} "-XX:ArchiveClassesAtExit={archive}"'}
-    question = job.AuditQuery(("topic",), 60_000)
+    ours = spark_session.LOCAL_SETTINGS[spark_session.JAVA_OPTIONS]
+    options = {spark_session.JAVA_OPTIONS: f'{ours} "-XX:ArchiveClassesAtExit={archive}"'}
+    question = AuditQuery(("topic",), 60_000)
     with (
         tempfile.TemporaryDirectory() as folder,
-        job.open_session(options, kafka=False, stop_s=_DUMP_TIMEOUT_S) as spark,
+        spark_session.open_session(options, kafka=False, stop_s=_DUMP_TIMEOUT_S) as spark,
     ):
         spool = Path(folder) / "usage-00000000-classes.jsonl"
         spool.write_bytes(b"\n".join(_sample_lines()))
-        job.audit_sources(spark, [job.read_spool(spark, str(spool))], question)
-        with job.read_sources([job.read_spool(spark, str(spool))]) as records:
-            job.answer_query(records, question)
+        job.audit_sources(spark, [spark_sources.read_spool(spark, str(spool))], question)
+        with job.read_sources([spark_sources.read_spool(spark, str(spool))]) as records:
+            answer_query(records, question)
             table = f"{folder}/table"
             records.rows.write.parquet(table)
             spark.read.parquet(table).groupBy(*schema.BOOT_COLUMNS[:1]).count().collect()
-        with reading.read_pieces([job.read_spool(spark, str(spool))]) as recorded:
+        with reading.read_pieces([spark_sources.read_spool(spark, str(spool))]) as recorded:
             whatif.evaluate_policy(recorded, ReplayRules({}), question)
 
 

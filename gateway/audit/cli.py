@@ -37,8 +37,9 @@ from policies.units import parse_duration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.audit.batch.job import AuditRecords, AuditSource, NumberedRecords
+    from gateway.audit.batch.job import AuditRecords, NumberedRecords
     from gateway.audit.batch.query import CountedRecords
+    from gateway.audit.batch.spark_sources import AuditSource
     from gateway.audit.local.records import LocalRecords
     from gateway.audit.local.tables import LocalTables
     from gateway.audit.store import AuditTables
@@ -368,8 +369,9 @@ def open_records_within(reading: SourceOptions, tell: Callable[[str], None]) -> 
 def find_gaps_within(reading: SourceOptions) -> Callable[[NumberedRecords], bool]:
     """RecordReaders.has_gaps for these bounds."""
     from gateway.audit.batch import job
+    from gateway.audit.batch.query import AuditQuery
 
-    question = job.AuditQuery((), None, reading.start_ms, reading.end_ms)
+    question = AuditQuery((), None, reading.start_ms, reading.end_ms)
     return lambda records: job.find_gaps(records, question).gaps_total > 0
 
 
@@ -402,12 +404,16 @@ def open_records_with(
 ) -> Iterator[_Read]:
     """The same by other ways of reading."""
     from gateway.audit import store
-    from gateway.audit.batch import job
+    from gateway.audit.addresses import check_reachable
+    from gateway.audit.batch import spark_sources
+    from gateway.audit.spark import spark_session
 
     options, conf = reading.options, reading.conf
     if options.tables:
         tell("starting Spark")
-        session = job.open_session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
+        session = spark_session.open_session(
+            conf, kafka=False, delta=True, jars=options.jars, packages=options.packages
+        )
         with keep_interruptible(session) as spark:
             ways.on_session(spark)
             tables = store.open_tables(spark, options.tables)
@@ -416,19 +422,19 @@ def open_records_with(
         return
     topic = options.bootstrap_servers is not None
     if topic:
-        job.check_reachable(options.bootstrap_servers)
+        check_reachable(options.bootstrap_servers)
     tell("starting Spark")
-    is_long = job.spool_bytes(options.spool) > job.LONG_READ_BYTES
+    is_long = spark_sources.spool_bytes(options.spool) > spark_session.LONG_READ_BYTES
     needs = {"kafka": topic, "delta": writes_table(options)}
-    session = job.open_session(conf, **needs, jars=options.jars, packages=options.packages, is_long=is_long)
+    session = spark_session.open_session(conf, **needs, jars=options.jars, packages=options.packages, is_long=is_long)
     with keep_interruptible(session) as spark:
         ways.on_session(spark)
         ranges: list[list[AuditSource]] = [[]]
         if topic:
             from_ms = None if ways.has_gaps is None else reading.start_ms
             address = (options.bootstrap_servers, options.topic, reading.properties)
-            ranges = [[source] for source in job.read_topic_ranges(spark, *address, from_ms)]
-        spool = [job.read_spool(spark, path) for path in options.spool]
+            ranges = [[source] for source in spark_sources.read_topic_ranges(spark, *address, from_ms)]
+        spool = [spark_sources.read_spool(spark, path) for path in options.spool]
         for part in ranges:
             for source in part:
                 tell(f"{options.topic}: {source.record_count:,} records")

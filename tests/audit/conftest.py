@@ -51,7 +51,7 @@ _SESSION: pytest.StashKey[SparkSession] = pytest.StashKey()
 @pytest.fixture(scope="module")
 def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
     """The session of the module before, unless that ended with its group."""
-    from gateway.audit.batch import job
+    from gateway.audit.spark import spark_session
 
     if _SESSION in pytestconfig.stash:
         return pytestconfig.stash[_SESSION]
@@ -66,7 +66,7 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
-    pytestconfig.stash[_SESSION] = found = group_stack.enter_context(job.open_session(small, delta=True))
+    pytestconfig.stash[_SESSION] = found = group_stack.enter_context(spark_session.open_session(small, delta=True))
     group_stack.callback(pytestconfig.stash.__delitem__, _SESSION)
     return found
 
@@ -75,9 +75,9 @@ def spark(pytestconfig: pytest.Config, group_stack: ExitStack) -> SparkSession:
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """`produce-gateway audit` in this process and with this session: a Java of its own takes 15 s of CPU time."""
     from gateway.audit import cli
-    from gateway.audit.batch import job
+    from gateway.audit.spark import spark_session
 
-    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(spark_session, "open_session", lambda *_, **__: nullcontext(spark))
     return lambda *args: cli.main([str(each) for each in args])
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.audit import class_data
-from gateway.audit.batch import job
 from gateway.audit.errors import AuditError
+from gateway.audit.spark import spark_session
 from gateway.audit.spark.connector import MissingDependency
 from gateway.embedded import jars
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.full  # Java goes on without one that it can't use; that one is used: test_cli.py
 def test_an_archive_that_is_none_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "jars").symlink_to(job.SPARK_JARS)
-    monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
-    archive = jars.class_data_path(job.SPARK_JARS)
+    (tmp_path / "jars").symlink_to(spark_session.SPARK_JARS)
+    monkeypatch.setattr(spark_session, "SPARK_JARS", tmp_path / "jars")
+    archive = jars.class_data_path(spark_session.SPARK_JARS)
     archive.write_bytes(b"none")
     assert class_data.make_archive() == archive
-    assert any(str(archive) in option for option in jars.class_data_options(job.SPARK_JARS))
-    with job.open_session(kafka=False) as spark:
+    assert any(str(archive) in option for option in jars.class_data_options(spark_session.SPARK_JARS))
+    with spark_session.open_session(kafka=False) as spark:
         assert spark.range(3).count() == 3
 
 
@@ -40,7 +40,7 @@ def test_other_jars_have_another_archive(tmp_path: Path) -> None:
 @pytest.fixture
 def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that it would be in."""
-    monkeypatch.setattr(job, "SPARK_JARS", tmp_path / "jars")
+    monkeypatch.setattr(spark_session, "SPARK_JARS", tmp_path / "jars")
     return tmp_path
 
 
@@ -72,7 +72,7 @@ def test_without_java_it_says_what_to_install(
         monkeypatch.setenv("JAVA_HOME", str(no_archive))
         assert class_data.main([]) == 1
         assert capsys.readouterr().err.startswith("Kafka and Spark need Java 17 or newer")
-        with pytest.raises(MissingDependency, match=r"^Kafka and Spark need"), job.open_session(kafka=False):
+        with pytest.raises(MissingDependency, match=r"^Kafka and Spark need"), spark_session.open_session(kafka=False):
             pass
     finally:
         jars.find_java_path.cache_clear()

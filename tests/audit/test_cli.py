@@ -14,12 +14,12 @@ import pytest
 
 from gateway.audit import class_data, cli
 from gateway.audit.answers.windows import CalendarWindows
-from gateway.audit.batch import job
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import ENGINES
 from gateway.audit.errors import AuditError
 from gateway.audit.local import opening
 from gateway.audit.reconcile.reconcile import LogSnapshot, dump_snapshot
+from gateway.audit.spark import spark_session
 from gateway.embedded import find_free_port, jars
 from tests.audit.records import START, Row, chained, interval
 
@@ -128,7 +128,7 @@ def test_without_a_broker_it_says_so_before_it_starts_spark(engine: str, capsys:
 
 
 def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_from_the_archive(tmp_path: Path) -> None:
-    assert class_data.make_archive() == jars.class_data_path(job.SPARK_JARS)
+    assert class_data.make_archive() == jars.class_data_path(spark_session.SPARK_JARS)
     loaded = tmp_path / "loaded"
     loaded.mkdir()
     rows = [Row(bytes=10), Row(outcome="rejected", reason="fence", bytes=5)]

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from gateway.audit import store
 from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditQuery
+from gateway.audit.batch.query import AuditQuery
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.stream import stream

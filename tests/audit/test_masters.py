@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 from gateway import embedded
 from gateway.audit import store
 from gateway.audit.batch import job, tables
+from gateway.audit.batch.query import AuditQuery
 from gateway.audit.spark import connector
 from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, as_json, interval
@@ -141,7 +142,7 @@ def _check_answers(spark: SparkSession, done: subprocess.CompletedProcess[str], 
     answer = json.loads(done.stdout)
     assert [row["offered"]["bytes"] for row in answer["rows"]] == [4000, 2000]
     assert answer["integrity"]["complete"]
-    report = job.audit_tables(store.open_tables(spark, str(path)), job.AuditQuery(by=("reason",)))
+    report = job.audit_tables(store.open_tables(spark, str(path)), AuditQuery(by=("reason",)))
     assert as_json(tables.report_answer(report))["rows"] == answer["rows"]
     assert report.integrity.duplicates == 0
 

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway import embedded
 from gateway.audit import cli, store
-from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditQuery
-from gateway.audit.batch.query import answer_query
+from gateway.audit.addresses import check_reachable
+from gateway.audit.batch import job, spark_sources
+from gateway.audit.batch.query import AuditQuery, answer_query
 from gateway.audit.cluster_access import UntranslatableProperty
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
@@ -104,8 +104,10 @@ def test_batch_and_stream_and_snapshots_are_let_in(
 ) -> None:
     monkeypatch.setattr(stream, "update_rollups", lambda *_: None)  # it asks no broker
     properties = secured.properties(mechanism)
-    job.check_reachable(secured.servers)
-    report = job.audit_sources(spark, [job.read_topic(spark, secured.servers, TOPIC, properties)], AuditQuery())
+    check_reachable(secured.servers)
+    report = job.audit_sources(
+        spark, [spark_sources.read_topic(spark, secured.servers, TOPIC, properties)], AuditQuery()
+    )
     assert (report.integrity.records, report.rows[0]["offered_bytes"]) == (6, 600)
     local = LocalRecords([TopicSource(secured.servers, TOPIC, properties)])
     assert answer_query(local, AuditQuery()).rows == report.rows
@@ -122,7 +124,7 @@ def test_batch_and_stream_and_snapshots_are_let_in(
 
 def test_a_property_that_only_java_has_is_left_to_java(spark: SparkSession, secured: Secured) -> None:
     properties = secured.properties("PLAIN") | {"ssl.keymanager.algorithm": "SunX509"}
-    found = job.read_topic(spark, secured.servers, TOPIC, properties)
+    found = spark_sources.read_topic(spark, secured.servers, TOPIC, properties)
     assert found.record_count == 6
     assert [(each["start_offset"], each["end_offset"]) for each in found.description["partitions"]] == [(0, 3), (0, 3)]
     for ask in (
@@ -149,7 +151,7 @@ def test_an_error_is_one_line_without_a_secret(
     tables = store.AuditTables(spark, str(tmp_path / "tables"))  # which nothing is asked of
     plan = StreamPlan(secured.servers, TOPIC, properties, str(tmp_path / "checkpoint"))
     for ask in (
-        lambda: job.read_topic(spark, secured.servers, TOPIC, properties),
+        lambda: spark_sources.read_topic(spark, secured.servers, TOPIC, properties),
         lambda: TopicSource(secured.servers, TOPIC, properties),
         lambda: brokers.fetch_snapshot(secured.servers, properties, lambda _: True),
         lambda: stream.run_stream(spark, tables, plan),

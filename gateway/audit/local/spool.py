@@ -1,5 +1,5 @@
-# Lines of spool files. Chooses files as Spark's reader of text does (job.read_spool), and reads each up to the line in
-# which it ended at the start.
+# Lines of spool files. Chooses files as Spark's reader of text does (spark_sources.read_spool), and reads each up to
+# the line in which it ended at the start.
 
 from __future__ import annotations
 

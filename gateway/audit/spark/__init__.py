@@ -1,5 +1,6 @@
 # What the audit on Spark needs before it has anything to count.
 #
+#   spark_session.py     the session, and its JVM where it is our own
 #   schema.py            the usage record as Spark reads it
 #   arrow_map.py         how Spark's Python processes decode it
 #   python_daemon.py     how these start

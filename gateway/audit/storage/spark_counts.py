@@ -9,8 +9,9 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit.batch import job, transforms
+from gateway.audit.batch import transforms
 from gateway.audit.batch.job import AuditRecords
+from gateway.audit.batch.query import ignore_progress
 from gateway.audit.spark import schema
 from gateway.audit.storage.filling import (
     ACCEPTED_OUTCOMES,
@@ -28,7 +29,7 @@ _KEY_COLUMNS: Final = (schema.WINDOW_COLUMN, "topic", "principal")
 
 
 def count_volumes(
-    records: AuditRecords, wish: VolumeOptions, tell: Callable[[str], None] = job.ignore_progress
+    records: AuditRecords, wish: VolumeOptions, tell: Callable[[str], None] = ignore_progress
 ) -> VolumeCounts:
     """What the records say between the bounds."""
     noted = transforms.filter_by_start(records.intervals, wish.from_ms, wish.to_ms)

@@ -108,13 +108,14 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
 
     def work() -> int:
         from gateway.audit import store
-        from gateway.audit.batch import job
+        from gateway.audit.addresses import check_reachable
+        from gateway.audit.spark import spark_session
         from gateway.audit.stream import metrics, stream
 
         facts = metrics.StreamMetrics()
         if address is not None:
             metrics.serve_metrics(facts, *address)
-        job.check_reachable(options.bootstrap_servers)
+        check_reachable(options.bootstrap_servers)
         plan = stream.StreamPlan(
             options.bootstrap_servers,
             options.topic,
@@ -126,7 +127,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
             keys,
         )
         tell("starting Spark")
-        session = job.open_session(
+        session = spark_session.open_session(
             conf, delta=True, jars=options.jars, packages=options.packages, is_long=interval is not None
         )
         with cli.keep_interruptible(session) as spark:
@@ -176,10 +177,12 @@ def _prepare_upkeep(
 
     def run() -> int:
         from gateway.audit import store
-        from gateway.audit.batch import job
+        from gateway.audit.spark import spark_session
 
         tell("starting Spark")
-        session = job.open_session(conf, kafka=False, delta=True, jars=options.jars, packages=options.packages)
+        session = spark_session.open_session(
+            conf, kafka=False, delta=True, jars=options.jars, packages=options.packages
+        )
         with cli.keep_interruptible(session) as spark:
             print(work(store.open_tables(spark, options.directory), tell), flush=True)
         return cli.OK

@@ -28,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from pyspark.sql.pandas.types import from_arrow_schema  # which needs no pandas
 
 from gateway.audit import store
-from gateway.audit.batch import job, transforms
+from gateway.audit.batch import spark_sources, transforms
+from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
 from gateway.audit.records import record_files
@@ -76,7 +77,7 @@ def run_stream(
     spark: SparkSession,
     tables: AuditTables,
     plan: StreamPlan,
-    tell: Callable[[str], None] = job.ignore_progress,
+    tell: Callable[[str], None] = ignore_progress,
     metrics: StreamMetrics | None = None,
 ) -> dict[str, int]:
     """Run the stream to its end, or until SIGTERM or SIGINT; gives the number of added rows, by table.
@@ -245,7 +246,7 @@ class _BatchSink:
         spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
         reader = (
             spark.readStream.format("kafka")
-            .options(**job.READER_OPTIONS)
+            .options(**spark_sources.READER_OPTIONS)
             .options(**{f"kafka.{name}": value for name, value in self._properties.items()})
             .option("subscribe", self._plan.topic)
             .option("startingOffsets", "earliest")

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import store
-from gateway.audit.batch import job, transforms
+from gateway.audit.batch import transforms
+from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups.update import join_partial_rows, update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
@@ -37,7 +38,7 @@ class UpkeepResult:
 
 
 def compact_tables(
-    tables: AuditTables, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.ignore_progress
+    tables: AuditTables, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = ignore_progress
 ) -> UpkeepResult:
     """Few large files in place of many small ones.
 
@@ -54,7 +55,7 @@ def compact_tables(
 
 
 def expire_usage(
-    tables: AuditTables, keep_ms: int, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = job.ignore_progress
+    tables: AuditTables, keep_ms: int, grace_ms: int = GRACE_MS, tell: Callable[[str], None] = ignore_progress
 ) -> UpkeepResult:
     """Let go of the days (UTC) that ended longer ago than `keep_ms`.
 

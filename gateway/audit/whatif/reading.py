@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import AuditQuery, LogIntegrity
+from gateway.audit.batch import job, spark_sources, transforms
+from gateway.audit.batch.query import AuditQuery, LogIntegrity, ignore_progress
+from gateway.audit.engines import has_given_session
 from gateway.audit.spark import schema
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.store import AuditTables
@@ -51,12 +52,12 @@ class RecordedUsage:
     sources: list[dict[str, Any]]
     integrity_fields: dict[str, Any]  # as job.AuditRecords has it
 
-    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = job.ignore_progress) -> LogIntegrity:
+    def find_gaps(self, question: AuditQuery, tell: Callable[[str], None] = ignore_progress) -> LogIntegrity:
         """As ReplayableRecords has it."""
         return job.find_gaps(self, question, tell)
 
     def select_usage(
-        self, from_ms: int | None, to_ms: int | None, tell: Callable[[str], None] = job.ignore_progress
+        self, from_ms: int | None, to_ms: int | None, tell: Callable[[str], None] = ignore_progress
     ) -> SelectedUsage:
         """As ReplayableRecords has it."""
         header = transforms.filter_by_start(self.records, from_ms, to_ms).select(
@@ -133,7 +134,7 @@ def _sum_up(sums: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 def prestart_workers(spark: SparkSession) -> None:
     """Have Spark's Python processes start while it looks for files and plans: they take a second."""
-    if job.has_given_session():  # which of a cluster's will be needed is not known yet
+    if has_given_session():  # which of a cluster's will be needed is not known yet
         return
     each_core = spark.range(_MANY_ROWS)
 
@@ -148,7 +149,7 @@ def prestart_workers(spark: SparkSession) -> None:
 
 @contextmanager
 def read_pieces(
-    sources: Sequence[job.AuditSource], tell: Callable[[str], None] = job.ignore_progress
+    sources: Sequence[spark_sources.AuditSource], tell: Callable[[str], None] = ignore_progress
 ) -> Iterator[RecordedUsage]:
     """The records of these sources together, as job.read_sources counts them.
 
@@ -164,7 +165,7 @@ def read_table_pieces(
     tables: AuditTables,
     from_ms: int | None = None,
     to_ms: int | None = None,
-    tell: Callable[[str], None] = job.ignore_progress,
+    tell: Callable[[str], None] = ignore_progress,
 ) -> Iterator[RecordedUsage]:
     """The same of tables that a stream has written; `records` holds at least those within the bounds.
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import AuditQuery
+from gateway.audit.batch import job, spark_sources, transforms
+from gateway.audit.batch.query import AuditQuery, answer_query, ignore_progress
 from gateway.audit.records import condensing, decoding
 from gateway.audit.spark import schema
 from policies import usage
@@ -71,17 +71,19 @@ def _log(seed: int) -> list[str | None]:
 
 
 def _answer(records: Any, question: AuditQuery) -> Any:
-    report = job.answer_query(records, question)
+    report = answer_query(records, question)
     trust = report.integrity
     fixed = {name: getattr(trust, name) for name in trust.__slots__ if name != "samples"}
     return report.rows, fixed, sorted(map(repr, trust.samples))
 
 
 def test_condensed_sources_give_the_same_answers(raw: Raw) -> None:
-    sources = [job.AuditSource(raw([*_log(0), *_log(1), *_log(2)]).repartition(2).persist(), {"kind": "lines"})]
-    with job.read_sources(sources, job.ignore_progress) as plain:
+    sources = [
+        spark_sources.AuditSource(raw([*_log(0), *_log(1), *_log(2)]).repartition(2).persist(), {"kind": "lines"})
+    ]
+    with job.read_sources(sources, ignore_progress) as plain:
         for question in QUESTIONS:
-            with job.read_sums(sources, job.ignore_progress, question=question) as records:
+            with job.read_sums(sources, ignore_progress, question=question) as records:
                 assert "first_seq" in records.intervals.columns, "no record is there twice"
                 assert _answer(records, question) == _answer(plain, question)
     sources[0].raw_lines.unpersist()

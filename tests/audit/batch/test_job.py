@@ -15,10 +15,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditError, AuditQuery, AuditReport
-from gateway.audit.batch.query import answer_query
+from gateway.audit.addresses import check_reachable
+from gateway.audit.batch import job, spark_sources
+from gateway.audit.batch.query import AuditQuery, AuditReport, answer_query
 from gateway.audit.engines import LOCAL, SPARK
+from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.spool import SpoolSource
 from gateway.audit.local.topic import TopicSource
@@ -104,8 +105,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         )
     spark = request.getfixturevalue("spark")
     return Engine(
-        partial(job.read_topic, spark),
-        partial(job.read_spool, spark),
+        partial(spark_sources.read_topic, spark),
+        partial(spark_sources.read_spool, spark),
         partial(job.audit_sources, spark),
         lambda source: int(source.raw_lines.count()),
     )
@@ -117,8 +118,8 @@ def _sums(report: AuditReport) -> object:
 
 @pytest.mark.kafka
 def test_properties_that_only_java_s_client_has_are_left_to_it(spark: SparkSession, topic: str) -> None:
-    found = job.read_topic(spark, topic, TOPIC, {"ssl.truststore.password": "of a JKS file"})
-    assert found.description == job.read_topic(spark, topic, TOPIC).description
+    found = spark_sources.read_topic(spark, topic, TOPIC, {"ssl.truststore.password": "of a JKS file"})
+    assert found.description == spark_sources.read_topic(spark, topic, TOPIC).description
 
 
 @pytest.mark.kafka
@@ -196,9 +197,9 @@ def test_a_topic_that_is_not_there_is_one_line(engine: Engine, topic: str) -> No
 
 def test_a_broker_that_is_not_there_is_one_line() -> None:
     with pytest.raises(AuditError, match=r"^no broker can be reached \(127.0.0.1:\d+: Connection refused\)$"):
-        job.check_reachable(f"127.0.0.1:{find_free_port()}")
+        check_reachable(f"127.0.0.1:{find_free_port()}")
     with pytest.raises(AuditError, match=r"^--bootstrap-servers: 'here' is not HOST:PORT$"):
-        job.check_reachable("here")
+        check_reachable("here")
 
 
 def test_a_spool_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_what_is_missing_where_the_clock_was_set_back_is_told_of_both_times(
 def test_packed_files_of_a_folder_are_read(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.tmp", "d.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b"packed\n") if name.endswith(".gz") else b"plain\n")
-    found = job.read_spool(spark, str(tmp_path)).raw_lines.orderBy("origin").collect()
+    found = spark_sources.read_spool(spark, str(tmp_path)).raw_lines.orderBy("origin").collect()
     assert [tuple(row) for row in found] == [("plain", "a.jsonl"), ("packed", "b.jsonl.gz")]
 
 

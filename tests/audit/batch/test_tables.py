@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.audit.batch import query, tables
-from gateway.audit.batch.job import AuditQuery, AuditReport, LogIntegrity
+from gateway.audit.batch.query import AuditQuery, AuditReport, LogIntegrity
 from gateway.audit.spark import schema
 from policies import usage
 from tests.audit.records import START, as_json

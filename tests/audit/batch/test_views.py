@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.audit import store
-from gateway.audit.batch import job
 from gateway.audit.batch.rollups import update
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.spark import spark_session
 from gateway.audit.stream import stream
 from gateway.audit.tables import layout
 from tests.audit.records import Row, interval, lost, topic_batch
@@ -36,7 +36,7 @@ def test_the_notebook_runs_and_its_views_are_the_tables(
 ) -> None:
     rows = [Row(group="web", bytes=7), Row(outcome="rejected", reason="fence", client_id="loud", bytes=5, repeats=0)]
     _write_tables(spark, tmp_path, [*interval(0, rows), *interval(2, rows), lost(3), "rubbish"])
-    monkeypatch.setattr(job, "open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(spark_session, "open_session", lambda *_, **__: nullcontext(spark))
     names: dict[str, Any] = {}
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         if cell["cell_type"] == "code":

@@ -170,7 +170,7 @@ def _answers(bys: Sequence[tuple[str, ...]], open_records: Open) -> list[str]:
 def test_spark_answers_the_same_to_the_byte(
     spark: SparkSession, copies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway.audit.batch import groups, job
+    from gateway.audit.batch import groups, job, spark_sources
 
     if copies:  # rows come from Spark one after the other, as those of large answers do
         monkeypatch.setattr(groups, "HELD_ROWS", 2)
@@ -200,7 +200,7 @@ def test_spark_answers_the_same_to_the_byte(
     paths = [str(tmp_path), *([str(tmp_path / "usage-2*")] if copies else [])]
     keys = (KEY,) if copies else ()
     local = LocalRecords([SpoolSource(path) for path in paths], keys)
-    sources = [replace(job.read_spool(spark, path), keys=keys) for path in paths]
+    sources = [replace(spark_sources.read_spool(spark, path), keys=keys) for path in paths]
     # With copies all records are read, for any question.
     bys = BYS[2:3] if copies else (BYS[0], BYS[3], BYS[4])
     ours = _answers(bys, lambda _: nullcontext(local))

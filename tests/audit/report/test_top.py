@@ -11,8 +11,7 @@ import pytest
 
 from gateway.audit import cli
 from gateway.audit.batch import dropped, tables
-from gateway.audit.batch.job import AuditQuery, LogIntegrity
-from gateway.audit.batch.query import DROPPED
+from gateway.audit.batch.query import DROPPED, AuditQuery, LogIntegrity
 from gateway.audit.report import top, top_command
 from gateway.audit.report.top import RankingOptions, UsageRanking
 from gateway.audit.spark import schema

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from gateway.audit import cli, store
 from gateway.audit.batch import transforms
-from gateway.audit.batch.job import AuditError, AuditQuery, AuditRecords, LogIntegrity
+from gateway.audit.batch.job import AuditRecords
+from gateway.audit.batch.query import AuditQuery, LogIntegrity
+from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.storage import filling, spark_counts, text

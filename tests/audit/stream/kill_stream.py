@@ -168,8 +168,9 @@ def _stream(spark: SparkSession, out: Path, plan: StreamPlan) -> None:
 def _answer(spark: SparkSession, out: Path, window: str) -> dict[str, Any]:
     from gateway.audit import store
     from gateway.audit.batch import job, tables
+    from gateway.audit.batch.query import AuditQuery
 
-    question = job.AuditQuery(BY, cli.parse_duration_ms("--window", window))
+    question = AuditQuery(BY, cli.parse_duration_ms("--window", window))
     found: dict[str, Any] = as_json(
         tables.report_answer(job.audit_tables(store.open_tables(spark, str(out)), question))
     )
@@ -240,7 +241,8 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
     """The job without protection."""
     from pyspark.sql import DataFrame
 
-    from gateway.audit.batch import job, transforms
+    from gateway.audit.batch import transforms
+    from gateway.audit.spark import spark_session
     from gateway.audit.stream import stream
 
     def take(frame: DataFrame, number: int) -> None:
@@ -249,7 +251,7 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
         transforms.explode_rows(counted).write.mode("append").parquet(str(folder / "tables"))
         print(f"batch {number}", file=sys.stderr, flush=True)
 
-    with job.open_session({"spark.master": "local[2]"}) as spark:
+    with spark_session.open_session({"spark.master": "local[2]"}) as spark:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
         writer = reader.option("maxOffsetsPerTrigger", batch).load().writeStream.foreachBatch(take)
@@ -258,9 +260,9 @@ def _append(bootstrap_servers: str, topic: str, folder: Path, batch: int) -> Non
 
 
 def _sum(path: str) -> None:
-    from gateway.audit.batch import job
+    from gateway.audit.spark import spark_session
 
-    with job.open_session(kafka=False) as spark:
+    with spark_session.open_session(kafka=False) as spark:
         rows = spark.read.parquet(path).groupBy(*BY).sum("bytes").collect()
     print(json.dumps({"|".join(row[:-1]): row[-1] for row in rows}))
 

@@ -25,8 +25,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 from gateway.audit import store
 from gateway.audit.batch import job
+from gateway.audit.batch.query import AuditQuery
 from gateway.audit.batch.rollups.update import update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
+from gateway.audit.spark import spark_session
 from gateway.audit.stream import stream, upkeep
 from tests.audit.records import START, Row, interval, topic_batch
 
@@ -103,7 +105,7 @@ def held(spark: SparkSession, folder: Path) -> tuple[Sums, int, int]:
     rows = tables.read_table("usage").groupBy("client_id", "start_ms").sum("bytes").collect()
     sums = {(row[0], row[1]): row[2] for row in rows}
     for window_ms in WINDOW_LENGTHS.values():
-        report = job.audit_tables(tables, job.AuditQuery((), window_ms))
+        report = job.audit_tables(tables, AuditQuery((), window_ms))
         windows: Sums = defaultdict(int)
         for (_, start_ms), size in sums.items():
             windows["", start_ms - start_ms % window_ms] += size
@@ -207,7 +209,7 @@ def main() -> int:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as name,
-        job.open_session({"spark.master": "local[2]"}, kafka=False, delta=True) as spark,
+        spark_session.open_session({"spark.master": "local[2]"}, kafka=False, delta=True) as spark,
     ):
         outcome = run(spark, Path(name) / "tables", kills=options.kills, seed=options.seed)
     print(

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from gateway.audit import store
 from gateway.audit.batch import job, transforms
-from gateway.audit.batch.job import AuditError, AuditQuery
-from gateway.audit.batch.query import answer_query
+from gateway.audit.batch.query import AuditQuery, answer_query, ignore_progress
 from gateway.audit.batch.rollups import update
+from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.spark import schema
@@ -318,7 +318,7 @@ def test_roll_ups_follow_at_once_where_many_rows_wait_for_them(
     tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(plan: stream.StreamPlan) -> int:
-        sink = stream._BatchSink(writer, plan, {}, "id", job.ignore_progress, StreamMetrics())
+        sink = stream._BatchSink(writer, plan, {}, "id", ignore_progress, StreamMetrics())
         monkeypatch.setattr(sink, "_check_topic", lambda: None)
         before = len(told)
         for number in range(2):
@@ -341,7 +341,7 @@ def test_tables_put_back_from_before_their_checkpoint_are_not_gone_on_with(
     plan = stream.StreamPlan("localhost:1", "usage", {}, str(tmp_path / "checkpoint"))
     stream._check_checkpoint(spark, tables, plan, "id")
     writer = store.TableWriter(tables)
-    sink = stream._BatchSink(writer, plan, {}, "id", job.ignore_progress, StreamMetrics())
+    sink = stream._BatchSink(writer, plan, {}, "id", ignore_progress, StreamMetrics())
     monkeypatch.setattr(sink, "_check_topic", lambda: None)
     sink._handle_batch(batch([(0, 0, interval(0)[0])]), 0)
     backup = shutil.copytree(_root(tables), tmp_path / "backup")

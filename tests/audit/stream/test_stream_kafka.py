@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.audit import store
 from gateway.audit.batch import job
-from gateway.audit.batch.job import AuditError, AuditQuery
-from gateway.audit.batch.query import answer_query
+from gateway.audit.batch.query import AuditQuery, answer_query
+from gateway.audit.errors import AuditError
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.stream import command as commands
 from gateway.audit.stream import stream

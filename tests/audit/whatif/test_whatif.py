@@ -47,14 +47,15 @@ def ask_here(
 @pytest.fixture
 def ask_spark(raw: Callable[[Sequence[str | None]], DataFrame]) -> Callable[..., WhatIfAnswer]:
     """The same of Spark."""
-    from gateway.audit.batch import job
+    from gateway.audit.batch import spark_sources
+    from gateway.audit.batch.query import AuditQuery
     from gateway.audit.whatif import reading
 
     def ask(
         lines: Sequence[str], rules: ReplayRules, by: Iterable[str] = (), window_ms: int | None = None, **more: Any
     ) -> WhatIfAnswer:
         question = AuditQuery(tuple(by), window_ms, more.pop("from_ms", None), more.pop("to_ms", None))
-        with reading.read_pieces([job.AuditSource(raw(lines), {})]) as found:
+        with reading.read_pieces([spark_sources.AuditSource(raw(lines), {})]) as found:
             return whatif.evaluate_policy(found, rules, question, **more)
 
     return ask
@@ -238,9 +239,9 @@ def effect(topic: str, **changes: tuple[int, int]) -> Any:
 
 
 def told(*clients: Any, unknown: bool = False) -> Any:
-    from gateway.audit.batch import job
+    from gateway.audit.batch.query import AuditQuery
 
-    return WhatIfAnswer(job.AuditQuery(("topic",)), list(clients), list(clients), unknown, {1: 1})
+    return WhatIfAnswer(AuditQuery(("topic",)), list(clients), list(clients), unknown, {1: 1})
 
 
 def test_words_name_the_clients_that_would_be_hit_and_by_how_much() -> None:
@@ -276,7 +277,7 @@ def test_the_table_has_the_recorded_and_the_replayed_sums_and_the_difference() -
 
 
 def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
-    from gateway.audit.batch import job
+    from gateway.audit.batch.query import AuditQuery
     from gateway.audit.whatif.text import what_if_text
     from gateway.audit.whatif.whatif import PolicyEffect
 
@@ -291,7 +292,7 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     calm = PolicyEffect({"topic": "calm", "broker": 1}, {("accepted", ""): (numbers(7, 0), numbers(0, 0))})
 
     def lines(by: tuple[str, ...], unknown: bool = False) -> list[list[str]]:
-        text = what_if_text(WhatIfAnswer(job.AuditQuery(by), [lost, calm], [], unknown, {1: 1}), "x.yaml")
+        text = what_if_text(WhatIfAnswer(AuditQuery(by), [lost, calm], [], unknown, {1: 1}), "x.yaml")
         return [line.split() for line in text.splitlines()]
 
     def row(answer: WhatIfAnswer) -> dict[str, Any]:
@@ -304,7 +305,7 @@ def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
     assert lines(("topic",), unknown=True)[-2] == ["clicks", "≤1,000", "≤1,000", "0"]
     # By broker attempts at one batch may be in several rows: each refusal is charged where it came first.
     assert lines(("topic", "broker"))[-2] == ["clicks", "1", "≤3,000", "≤3,000", "0"]
-    assert row(WhatIfAnswer(job.AuditQuery(("topic",)), [lost, calm], [], False, {1: 1})) == {
+    assert row(WhatIfAnswer(AuditQuery(("topic",)), [lost, calm], [], False, {1: 1})) == {
         **lost.keys, "actual": 1000, "what_if": 1000, "difference": 0, "upper_bound": False,
     }  # fmt: skip
 

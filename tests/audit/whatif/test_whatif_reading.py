@@ -84,11 +84,11 @@ def test_pieces_tell_topics_and_votes_for_the_time_of_ticks() -> None:
 @pytest.fixture
 def both(raw: Raw) -> Callable[[Sequence[str | None]], tuple[Any, Any]]:
     """The trust and the records' values, as every audit reads them and as a what-if does."""
-    from gateway.audit.batch import job
+    from gateway.audit.batch import job, spark_sources
     from gateway.audit.whatif import reading
 
     def read(lines: Sequence[str | None]) -> tuple[Any, Any]:
-        source = job.AuditSource(raw(lines), {"kind": "lines"})
+        source = spark_sources.AuditSource(raw(lines), {"kind": "lines"})
         with job.read_sources([source]) as records:
             usual = (
                 records.integrity_fields,
@@ -151,7 +151,7 @@ def test_copies_count_once_and_contradictions_are_told(
 
 
 def test_tables_give_what_their_lines_give(raw: Raw) -> None:
-    from gateway.audit.batch import job, transforms
+    from gateway.audit.batch import job, spark_sources, transforms
     from gateway.audit.tables import layout
     from gateway.audit.whatif import reading
 
@@ -160,7 +160,10 @@ def test_tables_give_what_their_lines_give(raw: Raw) -> None:
     decoded = transforms.decode_records(raw(lines)).persist()
     trust = {"records": 4}
     records = job.AuditRecords(transforms.explode_rows(decoded), decoded.drop("rows"), [], trust, decoded)
-    with reading.split_records(records) as found, reading.read_pieces([job.AuditSource(raw(lines), {})]) as read:
+    with (
+        reading.split_records(records) as found,
+        reading.read_pieces([spark_sources.AuditSource(raw(lines), {})]) as read,
+    ):
         one, other = (told(map(values_of, each.records.collect())) for each in (found, read))
         assert one == other
         assert found.integrity_fields == trust
