@@ -14,7 +14,7 @@ from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
-from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from gateway.audit.answers.windows import CalendarWindows
 from gateway.audit.batch.query import AuditQuery
@@ -34,15 +34,6 @@ def decode_records(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
     """
     kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"]])
     return map_in_arrow(raw.select("value", "origin"), partial(record_batches.decode_columns, keys=keys), kinds)
-
-
-def decode_partitions(raw: DataFrame, keys: Sequence[bytes] = ()) -> DataFrame:
-    """The same with `value` and `ascends` (record_batches.decode_partition); each task's records are in the order of
-    their partition.
-    """
-    more = (StructField("value", BinaryType()), StructField("ascends", BooleanType()))
-    kinds = StructType([*schema.DECODED_SCHEMA, raw.schema["origin"], *more])
-    return map_in_arrow(raw.select("value", "origin"), partial(record_batches.decode_partition, keys=keys), kinds)
 
 
 def mark_copies(decoded: DataFrame) -> DataFrame:
@@ -80,15 +71,6 @@ def measure_spans(records: DataFrame, question: AuditQuery) -> DataFrame:
     window = F.col("start_ms") - F.col("start_ms") % step if step else F.lit(0)
     ends = (F.min("start_ms"), F.max("start_ms"), F.max("end_ms"), F.min(usage.STORAGE_FACTOR))
     return chosen.groupBy(window.alias(schema.WINDOW_COLUMN)).agg(*ends)
-
-
-def sum_records(records: DataFrame, by: Sequence[str] = (), window_ms: int | None = None) -> DataFrame:
-    """Sums by any of usage.DIMENSIONS and a window, of unique records.
-
-    Columns: window_start_ms where a window is asked for, those of `by`, schema.SUMS x usage.MEASURES
-    (`offered_bytes`, …) and schema.SINGLE_SUMS. An interval counts whole in the window in which it starts.
-    """
-    return sum_usage_rows(explode_rows(records), by, window_ms)
 
 
 def explode_rows(records: DataFrame, *columns: str) -> DataFrame:
@@ -209,16 +191,6 @@ def select_numbering(records: DataFrame) -> DataFrame:
     }
     chain = [count.cast("long").alias(name) for name, count in counts.items()]
     return records.select(*schema.BOOT_COLUMNS, "kind", *numbers, "part", *rest, *chain)
-
-
-def condense_numbering(records: DataFrame) -> DataFrame:
-    """Runs (condensing.py) of unique records: some thousand, of millions. Persisted; to be let go by the caller."""
-    names = condensing.RecordNumber._fields
-    runs = map_in_arrow(records.select(*names), condensing.condense_numbers, schema.RUN_SCHEMA).persist()
-    if not has_copies(runs):
-        return runs
-    runs.unpersist()  # of an interval that is said to have one part and several, each record counts
-    return select_numbering(records).persist()
 
 
 def detect_gaps(records: DataFrame) -> DataFrame:
