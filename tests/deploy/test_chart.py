@@ -389,11 +389,22 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["listener.advertisedPort=65530", "listener.brokerIds={7}"], "broker 7 would have port 65538"),
         (["listener.port=9092", "listener.brokerIds={97}"], "admin.port and listener.brokerIds: broker 97"),
         (["health.port=9190"], "admin.port and health.port: both would be port 9190"),
+        (["service.type=NodePort"], "service.type NodePort needs listener.advertisedPort"),
+        (["service.type=NodePort", "listener.mode=perBrokerServices"], "choose mode ports or sni"),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_wrong_values_are_refused(sets: list[str], words: str) -> None:
     assert words in refusal(*sets)
+
+
+def test_ports_of_the_nodes_are_those_that_clients_are_told() -> None:
+    made = rendered(MINIMAL, "service.type=NodePort", "listener.advertisedPort=30092", "listener.brokerIds={1,2}")
+    service = next(each for each in made.of("Service") if each["spec"].get("type") == "NodePort")
+    assert [port["nodePort"] for port in service["spec"]["ports"]] == [30092, 30094, 30095]
+    assert "advertised_port: 30092" in made.one("ConfigMap")["data"]["gateway.yaml"]
+    others = [each["spec"] for each in rendered(MINIMAL).of("Service")]
+    assert not [port for spec in others for port in spec["ports"] if "nodePort" in port]
 
 
 def test_passwords_in_files_are_no_secrets() -> None:

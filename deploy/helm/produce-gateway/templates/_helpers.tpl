@@ -106,6 +106,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "listener.mode sni needs listener.advertisedHost and listener.advertisedBrokerHostPattern, such as kafka.example and broker-$(node_id).kafka.example" }}
 {{- end }}
 {{- end }}
+{{- if eq .Values.service.type "NodePort" }}
+{{- if eq .Values.listener.mode "perBrokerServices" }}
+{{- fail "service.type NodePort gives each of the Services of listener.mode perBrokerServices another port of the nodes, and clients are told one for all: choose mode ports or sni" }}
+{{- end }}
+{{- if not .Values.listener.advertisedPort }}
+{{- fail "service.type NodePort needs listener.advertisedPort, such as 30092: the nodes' port of the bootstrap, which clients are told" }}
+{{- end }}
+{{- end }}
 {{- if or (regexMatch "(?m)^[ -]*[\\w.]*(password|secret|key[.]pem): \\S" (toYaml .Values.config)) (hasKey .Values.upstream.properties "ssl.key.pem") }}
 {{- fail "a password or key in clear: this becomes a ConfigMap, so write {file: PATH}, and mount the Secret by upstream.existingSecret or extraVolumes" }}
 {{- end }}
