@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
@@ -45,6 +45,22 @@ _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters wors
 _SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
 
 LifeKey = tuple[str, str, int]  # schema.BOOT
+
+
+class _LifeReach(NamedTuple):
+    """How far a life's records reach: its highest number, and the times (Unix ms) between which all of them start."""
+
+    last_seq: int
+    first_ms: int
+    last_ms: int
+
+    def join(self, other: _LifeReach) -> _LifeReach:
+        return _LifeReach(
+            max(self.last_seq, other.last_seq), min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
+        )
+
+
+_NO_LIFE: Final = _LifeReach(-2, 0, 0)
 
 
 class CommitConflict(Exception):
@@ -428,7 +444,7 @@ class TableWriter:
                 tables.spark.createDataFrame([], layout.RECORDS_SCHEMA), table_log.STREAM, self._version
             )
         self._last_offsets: dict[tuple[str | None, int], int] = {}  # the highest one read, by topic id and partition
-        self._last_numbers: dict[LifeKey, int] = {}  # the highest one that counts
+        self._lives: dict[LifeKey, _LifeReach] = {}  # what is known of records that count
         self.newest_ms: int | None = None  # Kafka's time of the newest record of the last batch that had any
         for row in load_ends(tables).collect():
             self._note_progress(row["topic_id"], [row])
@@ -451,11 +467,14 @@ class TableWriter:
     def find_known_records(self, lives: Iterable[Row]) -> DataFrame | None:
         """Columns of schema.IDENTITY and digest of the records that count and may have the same number as one of the
         batch's; None: there are none. `lives` has schema.BOOT, first_seq and last_seq of the batch."""
-        again = [row for row in lives if row["first_seq"] <= self._last_numbers.get(_life_key(row), -2)]
+        again = [row for row in lives if row["first_seq"] <= self._lives.get(_life_key(row), _NO_LIFE).last_seq]
         if not again:
             return None
         first, last = min(row["first_seq"] for row in again), max(row["last_seq"] for row in again)
-        found = self.tables.load_records().where(F.col("counts") & F.col("seq").between(first, last))
+        known = [self._lives[_life_key(row)] for row in again]
+        days = min(life.first_ms for life in known), max(life.last_ms for life in known)
+        found = filter_by_day(self.tables.load_records(), *days)
+        found = found.where(F.col("counts") & F.col("seq").between(first, last))
         boots = {row["boot"] for row in again}
         if len(boots) <= _MAX_BOOTS_LISTED:
             found = found.where(F.col("boot").isin(*boots))
@@ -464,7 +483,7 @@ class TableWriter:
     def add_files(self, files: Iterable[TableFile], topic_id: str, ends: list[Row]) -> None:
         """Add a batch, whose records are files (layout.RECORDS_SCHEMA), whole or not at all, and at most once.
 
-        `ends` has partition, schema.BOOT, offset, newest_ms and last_seq: how far the batch reaches.
+        `ends` has partition, schema.BOOT, offset, newest_ms, last_seq, first_ms and last_ms: how far the batch reaches.
 
         Raises:
             AuditError: another stream has taken over.
@@ -488,7 +507,8 @@ class TableWriter:
             if row["offset"] is not None:
                 self._last_offsets[partition] = max(row["offset"], self._last_offsets.get(partition, -1))
             if row["last_seq"] is not None:  # malformed records have no number
-                self._last_numbers[life] = max(row["last_seq"], self._last_numbers.get(life, -1))
+                reach = _LifeReach(row["last_seq"], row["first_ms"], row["last_ms"])
+                self._lives[life] = reach.join(self._lives.get(life, reach))
 
 
 def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditTables:

@@ -375,18 +375,27 @@ class LocalTables:
         later = f"SELECT {kinds}, 1 AS count FROM ({self._select_later()})"  # noqa: S608
         if self._rollups.progress is not None:
             known = self._select_progress(table_log.COUNT)
-            every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
             later = (
                 f"SELECT {kinds}, count FROM ({known}) WHERE {self._is_kept}"  # noqa: S608
                 f" UNION ALL ({later} WHERE {self._is_kept})"
-                # Of expired days only records that count are left, and not all of those that the roll-ups had.
-                f" UNION ALL SELECT {kinds}, 1 FROM ({every}) WHERE NOT ({self._is_kept}) AND counts"
             )
+            if self._first_day:
+                # Of expired days only records that count are left, and not all of those that the roll-ups had.
+                days = (None, table_log.day_start_ms(self._first_day) - 1)
+                old = self._records.select(_RECORD_COLUMNS, self._records.list_files(), [days])
+                later += f" UNION ALL SELECT {kinds}, 1 FROM ({old}) WHERE NOT ({self._is_kept}) AND counts"  # noqa: S608
         counted = [*self._fetch(f"SELECT {kinds}, sum(count) FROM ({later}) GROUP BY ALL")]  # noqa: S608
         return count_kinds(counted, self._find_samples)
 
     def _find_samples(self) -> list[dict[str, Any]]:
-        every = self._records.select(_RECORD_COLUMNS, self._records.list_files())
+        later, days = {*self._later}, list[TimeRange]()
+        if self._rollups.progress is not None:
+            known = self._select_progress(table_log.COUNT)
+            found_days = self._fetch(f"SELECT DISTINCT date::VARCHAR FROM ({known}) WHERE problem IS NOT NULL")  # noqa: S608
+            days = [(table_log.day_start_ms(day), table_log.day_start_ms(day)) for (day,) in found_days]
+        files = self._records.list_files()
+        chosen = [path for path in files if path in later or any(_may_have(path, day) for day in days)]
+        every = self._records.select(_RECORD_COLUMNS, chosen)
         origin = "concat(origin_topic, '-', partition, '@', \"offset\")"
         bad = f"SELECT {origin}, problem, value FROM ({every}) WHERE problem IS NOT NULL AND {self._is_kept}"  # noqa: S608
         found = decoding.MalformedRecords()
@@ -448,6 +457,7 @@ class LocalTables:
                 f"SELECT {names} FROM ({found}) WHERE {mine}"  # noqa: S608
             ):
                 steps.setdefault(number, RollupStep(version)).offsets[topic, partition] = offset
+        table_log.join_equal_steps(steps)
         usable = {
             table: (files, steps[step])
             for table, files in sums.items()

@@ -28,9 +28,9 @@ _GROUP_BYTES: Final = 2**25  # of Arrow, that become a row group
 # FILE: of the records of a `day` (after 1970-01-01), the `contents` and Delta Lake's `stats` of it; how many
 # `intervals` (good records that count), `duplicates` (good ones that don't) and `malformed` ones it has, and rows of
 # `usage`, of records that count.
-# END: how far a partition and a life (null: malformed records) reach, the number of its `records` and their `rows`, and
-# whether their numbers ascend (record_batches.decode_partition). MORE: all of this is the beginning of a partition, the
-# rest of which was not read.
+# END: how far a partition and a life (null: malformed records) reach, when the earliest and the latest of its intervals
+# start, the number of its `records` and their `rows`, and whether their numbers ascend
+# (record_batches.decode_partition). MORE: all of this is the beginning of a partition, the rest of which was not read.
 ENCODED_SCHEMA: Final = pa.schema(
     [
         ("entry", pa.string()),
@@ -38,7 +38,7 @@ ENCODED_SCHEMA: Final = pa.schema(
         *(DECODED_SCHEMA.field(name) for name in BOOT_COLUMNS),
         *((name, pa.int64()) for name in ("offset", "newest_ms", "records", "rows")),
         ("ascends", pa.bool_()),
-        *((name, pa.int64()) for name in ("first_seq", "last_seq", "day")),
+        *((name, pa.int64()) for name in ("first_seq", "last_seq", "first_ms", "last_ms", "day")),
         ("contents", pa.binary()),
         ("stats", pa.string()),
         *((name, pa.int64()) for name in ("intervals", "duplicates", "malformed", "usage")),
@@ -56,6 +56,8 @@ _ENDS: Final = {
     "ascends": ("ascends", "min", "min"),
     "first_seq": ("seq", "min", "min"),
     "last_seq": ("seq", "max", "max"),
+    "first_ms": ("start_ms", "min", "min"),
+    "last_ms": ("start_ms", "max", "max"),
 }
 
 

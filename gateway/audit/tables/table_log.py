@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from gateway.audit.errors import AuditError
@@ -39,6 +40,13 @@ class RollupStep:
     def is_empty(self) -> bool:
         """Whether it contains no record."""
         return max(self.offsets.values(), default=-1) < 0
+
+
+def join_equal_steps(steps: dict[int, RollupStep]) -> None:
+    """Put in the place of a step a later one that contains the same, and has fewer files behind it."""
+    for later, number in pairwise(sorted(steps, reverse=True)):
+        if steps[number].offsets == steps[later].offsets:
+            steps[number] = steps[later]
 
 
 def commit_file(version: int) -> str:

@@ -7,8 +7,9 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import count
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit import store
@@ -178,6 +180,19 @@ def _live(tables: AuditTables) -> set[str]:
     return {path.rpartition("/")[2] for path in tables.load_records().inputFiles()}
 
 
+@contextmanager
+def _unreadable_days(tables: AuditTables, first_day: str) -> Iterator[None]:
+    """Meanwhile, files of records from that day on are none that can be read."""
+    files = [path for path in _root(tables).glob("records/date=*/*.parquet") if path.parent.name[5:] >= first_day]
+    contents = [path.read_bytes() for path in files]
+    assert files
+    for path in files:
+        path.write_bytes(b"unreadable")
+    yield
+    for path, content in zip(files, contents, strict=True):
+        path.write_bytes(content)
+
+
 def _thirds(found: Sequence[Found]) -> list[list[Found]]:
     return [sorted(found[i : i + 10], key=lambda each: each[:2]) for i in range(0, len(found), 10)]
 
@@ -248,6 +263,29 @@ def test_a_record_read_again_by_any_checkpoint_counts_once(
     # The topic was made again from a copy, where offsets begin anew: the same records are copies there.
     stream.add_batch(writer, batch(found), "another id")
     _check(tables, [*found, *later, *found])
+
+
+def test_copies_are_looked_for_in_the_days_of_their_lives_alone(
+    tables: AuditTables, writer: TableWriter, batch: Batches
+) -> None:
+    """Other lives' names and numbers lie around theirs in the files of each day."""
+    lines = [
+        line
+        for day in range(4)
+        for boot, seq in (("a", day), ("z", day), *([("m", 0)] if day == 2 else []))
+        for line in interval(seq, boot=boot, start_ms=START + day * DAY_MS)
+    ]
+    stream.add_batch(writer, batch([(0, i, line) for i, line in enumerate(lines)]), "id")
+
+    def find_days(writer: TableWriter) -> set[str]:
+        known = writer.find_known_records([SparkRow(gateway="gw", boot="m", worker=0, first_seq=0, last_seq=9)])
+        assert known is not None
+        assert known.count() == 1
+        return {path.rpartition("/date=")[2].partition("/")[0] for path in known.inputFiles()}
+
+    assert find_days(writer) == find_days(_reopened(tables)) == {"2025-11-22"}
+    update.update_rollups(tables)
+    assert find_days(_reopened(tables)) == {"2025-11-22"}
 
 
 def test_files_that_tasks_make_say_what_spark_reads_in_the_records(
@@ -523,6 +561,9 @@ def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     stream.add_batch(writer, batch(records), "id")
     update.update_rollups(tables)
     assert tables.read_table("usage_1d").selectExpr("sum(bytes)").collect()[0][0] == 700
+    with _unreadable_days(tables, "2025-11-21"):  # what the roll-ups tell isn't looked for in the records
+        counted = LocalTables(str(_root(tables)))._count_records()
+    assert (counted["records"], counted["malformed"], len(counted["samples"])) == (9, 1, 1)
     tables.expire_before(START // DAY_MS + 2)
     # While their files are there.
     assert _ask(tables, AuditQuery(by=("gateway",))).rows[0]["offered_bytes"] == 200

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +78,7 @@ def load_progress(tables: AuditTables) -> RollupProgress:
         times = None if row["start_ms"] is None else (row["start_ms"], row["end_ms"])
         step = steps.setdefault(row["step"], RollupStep(row["records_version"], {}, times))
         step.offsets[row["topic_id"], row["partition"]] = row["offset"]
-    for later, number in pairwise(sorted(steps, reverse=True)):
-        if steps[number].offsets == steps[later].offsets:  # the same, with less behind it
-            steps[number] = steps[later]
+    table_log.join_equal_steps(steps)
     return RollupProgress(last_step, steps, frame, usage)
 
 
@@ -130,18 +127,24 @@ def _may_be_between(stats: Mapping[str, Any], after: RollupStep, until: RollupSt
 
 
 def load_ends(tables: AuditTables) -> DataFrame:
-    """How far the records reach: topic_id, partition, `offset`, and schema.BOOT_COLUMNS with `last_seq`, null where
-    nothing is known of them.
+    """How far the records reach: topic_id, partition, `offset`, and schema.BOOT_COLUMNS with `last_seq` and the times
+    between which all of the intervals start, `first_ms` and `last_ms`; null where nothing is known of them.
     """
     progress = load_progress(tables)
-    names = ("topic_id", "partition", "offset", *schema.BOOT_COLUMNS, "last_seq")
+    names = ("topic_id", "partition", "offset", *schema.BOOT_COLUMNS, "last_seq", "first_ms", "last_ms")
     keys = ("topic_id", "partition", *schema.BOOT_COLUMNS)
     later = load_later_records(tables.pin_snapshot(), progress.reached).groupBy(*keys)
-    ends = later.agg(F.max("offset").alias("offset"), F.max("seq").alias("last_seq")).select(*names)
+    ends = later.agg(
+        F.max("offset").alias("offset"),
+        F.max("seq").alias("last_seq"),
+        F.min("start_ms").alias("first_ms"),
+        F.max("start_ms").alias("last_ms"),
+    ).select(*names)
     runs, reads = progress.entries(table_log.RUN), progress.entries(table_log.READ)
     if runs is None or reads is None:
         return ends
     known = reads.where(F.col("step") == progress.last_step).unionByName(runs)
+    known = known.withColumns({"first_ms": F.col("start_ms"), "last_ms": F.col("end_ms")})  # of a run
     return ends.unionByName(known.select(*names))
 
 

@@ -219,6 +219,11 @@ def test_many_records_come_in_steps_which_a_kill_or_a_compaction_between_them_do
         "roll-ups: looking for gaps",
     ]
     assert _contents(there) == expected
+    # A later compaction is a step that sums don't go to, and what it wrote isn't looked for records behind them.
+    store.TableWriter(there)
+    update.update_rollups(there, is_rewritten=True)
+    sums = LocalTables(str(tmp_path / "tables"))._rollups.sums
+    assert {step.records_version for _, step in sums.values()} == {there.records_version}
 
 
 @pytest.mark.full  # of one that is missing: test_answers…; of a kill between steps: the one before
