@@ -75,7 +75,7 @@ def shared_limit_keys(asked: ExplainSubject, known: ExplainInputs) -> list[Fleet
         for found in known.policies.quota_store().effective_quotas(Entity(asked.user, asked.client_id))
         for broker in known.subject_brokers(asked)
     )
-    keys = [*dict.fromkeys(limiter.key for limiter in limiters if limiter.key and not limiter.is_here)]
+    keys = [*dict.fromkeys(limiter.key for limiter in limiters if limiter.scope == "fleet")]
     group = known.finder and known.finder.find_group(asked.topic, asked.principal)
     return [*keys, *groups.group_fleet_keys(group, known.policies.group_limits().get(group, ()))] if group else keys
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakValueDictionary
 
 from policies.fleet.shared_bucket import SharedBucket
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from policies.fleet.keys import FleetKey
     from policies.fleet.page import PageRow, SharedPage
     from policies.limits.limit_use import LimitMeter, LimitUse
+
+# Who takes from a limiter, and what its rate is: this worker, any rate that the caller sets; all workers of this
+# gateway, the whole limit; the workers of all gateways, this gateway's share of the limit.
+LimitScope = Literal["worker", "gateway", "fleet"]
 
 MIN_RATE: Final = 1.0  # per second: a limiter needs a rate, also where nothing is left
 # Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
@@ -214,11 +218,12 @@ def _sum_recent(row: PageRow, at: float) -> tuple[float, float, float]:
 class FleetLimiter(RateLimiter):
     """One limit that spans more than this process.
 
-    `limit`: the whole one, as configured; times `factor` it is in force. `spent`: the total taken by this worker, in
-    the unit of `bucket`. `hungry_until`: a connection waits for the limit until then, or was rejected then. `key` "":
-    the caller sets its rate. `is_here`: it spans this gateway's workers alone. `topics`: with traffic. `reported`: the
-    mark of the reader of `spent`. `name`: of its bucket, where several limiters go by the share of one key: the caller
-    applies other shares (`apply_share`) and reports its demand.
+    Attributes:
+        limit: the whole one, as configured; times `factor` it is in force.
+        key: of the limit; "" where the scope is "worker".
+        spent: the total taken by this worker, in the unit of `bucket`. `reported`: what its reader had seen of that.
+        hungry_until: a connection waits for the limit until then, or was rejected then.
+        topics: how many have traffic.
 
     Debts are bytes: the share and the factor change, debts don't. A lower limit takes effect at once. Waiting
     connections come back at the old pace, so here the debt stays as well; but only as long as a connection waits, or as
@@ -226,7 +231,7 @@ class FleetLimiter(RateLimiter):
     """
 
     __slots__ = ("__weakref__", "_bucket_count", "_burst_s", "_min_rate", "_provisional_until", "_used_at",
-                 "_was_used_up", "factor", "fleet", "hungry_until", "is_here", "key", "limit", "reported", "spent",
+                 "_was_used_up", "factor", "fleet", "hungry_until", "key", "limit", "reported", "scope", "spent",
                  "topics")  # fmt: skip
 
     def __init__(
@@ -239,27 +244,28 @@ class FleetLimiter(RateLimiter):
         least: float = MIN_RATE,
         *,
         own: bool = False,
-        is_here: bool = False,
-        name: str = "",
+        scope: LimitScope = "fleet",
+        bucket_name: str = "",
         burst_s: float | None = None,
     ) -> None:
-        """`now`: math.inf for a bucket that is empty at its first use. `burst_s`: seconds of its rate that the bucket
-        may save; None: as limits of the fleet do.
+        """`now`: math.inf for a bucket that is empty at its first use. `bucket_name`: where several buckets go by
+        the share of this key; then the caller applies new shares (`apply_share`) and reports the demand. `burst_s`:
+        seconds of its rate that the bucket may save; None: as limits of the fleet do.
         """
         self.fleet = fleet
         self.key = key
         self.limit = limit
         self.factor = factor
-        self.is_here = is_here
+        self.scope = scope
         self._min_rate = least
         self._bucket_count = 1
-        self._burst_s = BURST_S if is_here else burst_s
+        self._burst_s = burst_s if scope == "fleet" else BURST_S
         rate, debt_s = self._present_rate(), math.inf if own else DEBT_S
-        if key:
-            saved_s = fleet.burst_s if self._burst_s is None else self._burst_s
-            bucket, self._bucket_count = fleet.make_bucket(name or key, rate, saved_s, debt_s, now, limit=limit)
+        saved_s = fleet.burst_s if self._burst_s is None else self._burst_s
+        if scope == "worker":
+            bucket = TokenBucket(rate, saved_s, debt_s, now)
         else:
-            bucket = TokenBucket(rate, BURST_S, debt_s, now)
+            bucket, self._bucket_count = fleet.make_bucket(bucket_name or key, rate, saved_s, debt_s, now, limit=limit)
         super().__init__(rate, now, own=own, bucket=bucket)
         self.spent = self.reported = 0.0
         self.hungry_until = -math.inf
@@ -267,8 +273,8 @@ class FleetLimiter(RateLimiter):
         self._used_at = -math.inf  # when something was taken
         self._provisional_until = -math.inf  # it became busy: until then its rate is provisional
         self._was_used_up = False  # when something was taken last
-        if key and not is_here:
-            if not name:
+        if scope == "fleet":
+            if not bucket_name:
                 fleet.limiters[key] = self
             if now != math.inf:
                 self.apply_share(now)
@@ -329,7 +335,7 @@ class FleetLimiter(RateLimiter):
 
     def max_wait_s(self, now: float) -> float:
         """The most seconds that a connection may have to wait: unbounded, unless the limiter's rate is provisional."""
-        settle_s = 0.0 if self.is_here else self.fleet.settle_s
+        settle_s = 0.0 if self.scope == "gateway" else self.fleet.settle_s
         until = max(self._provisional_until, self.fleet.provisional_until)
         provisional = settle_s > 0.0 and (now < until or now - self._used_at > settle_s)
         return settle_s if provisional else math.inf
@@ -381,5 +387,5 @@ class FleetLimiter(RateLimiter):
 
     def _present_rate(self) -> float:
         """This gateway's share, or what its buckets have of that where it has several."""
-        share = self.limit if self.is_here or not self.key else self.fleet.share_of(self.key, self.limit)
+        share = self.fleet.share_of(self.key, self.limit) if self.scope == "fleet" else self.limit
         return max(self._min_rate, share * self.factor / self._bucket_count)

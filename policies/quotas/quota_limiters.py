@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from policies.decision import ClientPatience, RequestLimit
-from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares
+from policies.fleet.fleet_limiter import MIN_RATE, FleetLimiter, FleetShares, LimitScope
 from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.shares import max_min_fair
 from policies.limits.description import LimitDescription, LimitLevel, Traffic, known_broker, place_text, scale_text
@@ -58,6 +58,10 @@ MIN_TIME_RATE: Final = 1e-6  # seconds per second
 MAX_LIMITERS: Final = 10_000
 OTHER_NAME: Final = "\0other"  # no client authenticates by such a name; one that takes it has itself to blame
 ALL_BROKERS: Final = -2  # in place of a node id; -1 is a broker that isn't known yet
+_SCOPES: Final[Mapping[str, LimitScope]] = {
+    "percent": "gateway",  # a thread's time is this machine's
+    "shares": "worker",  # the fleet's limit is the total that they are shares of
+}
 _TRAFFIC: Final[Mapping[QuotaType, Traffic]] = {
     "producer_byte_rate": "produce", "consumer_byte_rate": "fetch", "request_percentage": "both",
 }  # fmt: skip
@@ -117,11 +121,10 @@ class QuotaLimiter(FleetLimiter):
         own: bool,
     ) -> None:
         least = MIN_TIME_RATE if quota.unit == "percent" else MIN_RATE
-        # A share of a thread's time is one of this machine's.
-        here = quota.unit == "percent"
         super().__init__(
-            fleet, _limiter_key(quota, node_id), _limiter_rate(quota), factor, now, least, own=own, is_here=here
-        )
+            fleet, _limiter_key(quota, node_id), _limiter_rate(quota), factor, now, least, own=own,
+            scope=_SCOPES.get(quota.unit, "fleet"),
+        )  # fmt: skip
         self._retained = retained
         # Any client can claim to be under it, since no broker has accepted the name of its user.
         self._is_claimed = not own or quota.bucket.user is None or quota.bucket.user in UNNAMED_USERS
@@ -150,7 +153,7 @@ class QuotaLimiter(FleetLimiter):
             for name in (shared.user, shared.client_id)
         )
         broker = None if self.node_id == ALL_BROKERS else self.node_id
-        fleet_key = "" if self.is_here else self.key
+        fleet_key = self.key if self.scope == "fleet" else ""
         source = entity_text(self.quota.source)
         return QuotaRate(
             str(shared.key), source, user, client_id, broker, self.measure_use(self.meter, now), self.limit, fleet_key
@@ -431,7 +434,7 @@ class QuotaLimiters:
         if factor != self._storage_factor:
             self._storage_factor = factor
             for limiter in list(self._limiters.values()):
-                if limiter.key:
+                if limiter.scope != "worker":
                     limiter.set_limit(limiter.limit, self._factor_of(limiter.quota), now)
 
     def connection_limit(self, node_id: int, user: str, client_id: str, now: float) -> ConnectionQuotaLimit:
@@ -549,14 +552,14 @@ class QuotaLimiters:
             limiter = self._limiters[key] = QuotaLimiter(
                 self.fleet, now, node_id, limit, self._factor_of(limit), self._retained, own=own
             )
-            if not limiter.key:
+            if limiter.scope == "worker":
                 limiter.bucket.set_rate(
                     self._allocations[limit.bucket.key.type].left_rates.get(node_id, UNALLOCATED), now
                 )
             self._retained.add(limiter)
         elif limiter.quota is not limit and limiter.quota != limit:
             limiter.quota = limit
-            if limiter.key:
+            if limiter.scope != "worker":
                 limiter.set_limit(_limiter_rate(limit), self._factor_of(limit), now)
         return limiter
 
@@ -568,7 +571,7 @@ class QuotaLimiters:
         """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
         found: dict[int, tuple[float, bool]] = {}
         for limiter in self._limiters.values():
-            if not limiter.key and limiter.quota.bucket.key.type == kind and limiter.is_active(now):
+            if limiter.scope == "worker" and limiter.quota.bucket.key.type == kind and limiter.is_active(now):
                 weight, hungry = found.get(limiter.node_id, (0.0, False))
                 found[limiter.node_id] = weight + limiter.quota.rate, hungry or now < limiter.hungry_until
         return found
@@ -585,7 +588,7 @@ def _limiter_rate(quota: Quota) -> float:
 
 
 def _limiter_key(quota: Quota, node_id: int) -> FleetKey:
-    if quota.unit == "shares":  # the fleet's limit is the total that they are shares of
+    if quota.unit == "shares":
         return ""
     user, client_id = (None if isinstance(name, DefaultName) else name for name in quota.bucket[1:])
     return quota_key(quota.bucket.key.wire_name, user, client_id, None if node_id == ALL_BROKERS else node_id)

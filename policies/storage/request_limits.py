@@ -65,9 +65,9 @@ class StorageThrottle(RequestLimit):
     def __init__(
         self, meters: BrokerMeters, fleet: FleetShares, total: float, effect: StorageEffect, now: float, name: str = ""
     ) -> None:
-        """Producers share our part of `total` times the factor. `name`: see FleetLimiter."""
+        """Producers share our part of `total` times the factor. `name`: of its bucket."""
         self.observes = effect.observes
-        self.limiter = FleetLimiter(fleet, total_key(meters.node_id), total, effect.shared, now, name=name)
+        self.limiter = FleetLimiter(fleet, total_key(meters.node_id), total, effect.shared, now, bucket_name=name)
         self._effect = effect
         self._meters = meters
 

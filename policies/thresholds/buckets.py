@@ -78,7 +78,7 @@ class ThresholdBuckets:
             configured,
             thresholds.effect.factor,
             now - self._saved_s,
-            name=self._name,
+            bucket_name=self._name,
             burst_s=burst_s,
         )
         self.total = self.limiter.bucket

@@ -313,7 +313,7 @@ def test_a_client_that_waits_for_no_other_wants_no_more() -> None:
 
 def test_a_limit_over_this_gateway_alone_is_whole_among_any_number_of_them() -> None:
     made = fleet(3, part=(10.0, 5.0))
-    one = FleetLimiter(made, KEY, LIMIT, 0.5, 0.0, is_here=True)
+    one = FleetLimiter(made, KEY, LIMIT, 0.5, 0.0, scope="gateway")
     assert one.gateway_rate == LIMIT / 2
     assert not made.limiters, "nobody deals parts of it out"
     made.revoke_grants(1.0)
