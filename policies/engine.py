@@ -15,6 +15,7 @@ from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, Grou
 from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
 from policies.meters.meter import TickSchedule
+from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.storage.request_limits import NO_AFFECTED_TOPICS, NO_EFFECT, AffectedIndex, StorageEffect, StoragePause
 from policies.thresholds.broker_limits import BrokerRate
 from policies.thresholds.broker_thresholds import NO_RULES, ThresholdRules
@@ -120,7 +121,7 @@ class PolicyEngine:
         self.groups.set_groups(limits, finder, now, observes=observes)
         for broker in self.brokers.values():
             for meter in broker.topics.values():
-                meter.set_group_asks(self.groups.has_groups)
+                meter.set_group_credit(ALWAYS_ASK if self.groups.has_groups else NEVER_ASK)
 
     def set_peer_traffic(self, others: Mapping[int, PeerTraffic], processes: int = 1) -> None:
         """Set the traffic of all other workers of the fleet, by broker; brokers that are not listed have none.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policies.meters.broker_meters import OTHER_TOPICS, BrokerMeters
+from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.thresholds.broker_limits import BrokerLimits
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class LimitedBroker(BrokerMeters):
     def _make_meter(self, topic: bytes) -> TopicMeter:
         meter = super()._make_meter(topic)
         self.limits.add_topic(meter)
-        meter.set_group_asks(self._groups.has_groups)
+        meter.set_group_credit(ALWAYS_ASK if self._groups.has_groups else NEVER_ASK)
         if self.limits.affected_limits:
             meter.set_affected(self._is_affected(topic))
         return meter

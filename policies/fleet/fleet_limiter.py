@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from policies.fleet.shared_bucket import SharedBucket
 from policies.fleet.shares import FLOORS, ShareGrant
-from policies.limits.bucket import TokenBucket
+from policies.limits.bucket import UNSTARTED, TokenBucket
 from policies.limits.description import NOT_SHARED, FleetUse, LimitLevel
 from policies.limits.limiter import (
     AT_ONCE,
@@ -101,7 +101,7 @@ class FleetShares:
         return min(limit, part.fallback if self._falls_back else part.rate)
 
     def make_bucket(
-        self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = math.inf, *, limit: float
+        self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = UNSTARTED, *, limit: float
     ) -> tuple[TokenBucket, int]:
         """A bucket for all workers of this gateway, and how many such buckets there are: 1; where the page has no room,
         each worker has its own. `rate` to `now`: see TokenBucket; `limit`: see SharedBucket.
@@ -248,9 +248,9 @@ class FleetLimiter(RateLimiter):
         bucket_name: str = "",
         burst_s: float | None = None,
     ) -> None:
-        """`now`: math.inf for a bucket that is empty at its first use. `bucket_name`: where several buckets go by
-        the share of this key; then the caller applies new shares (`apply_share`) and reports the demand. `burst_s`:
-        seconds of its rate that the bucket may save; None: as limits of the fleet do.
+        """`now`: see TokenBucket. `bucket_name`: where several buckets go by the share of this key; then the caller
+        applies new shares (`apply_share`) and reports the demand. `burst_s`: seconds of its rate that the bucket may
+        save; None: as limits of the fleet do.
         """
         self.fleet = fleet
         self.key = key
@@ -276,7 +276,7 @@ class FleetLimiter(RateLimiter):
         if scope == "fleet":
             if not bucket_name:
                 fleet.limiters[key] = self
-            if now != math.inf:
+            if now != UNSTARTED:
                 self.apply_share(now)
 
     def check_admission(

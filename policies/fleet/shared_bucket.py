@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from policies.limits.bucket import TokenBucket
+from policies.limits.bucket import UNSTARTED, TokenBucket
 
 if TYPE_CHECKING:
     from policies.fleet.page import PageRow
@@ -72,7 +72,7 @@ class SharedBucket(TokenBucket):
     def _refill_tokens(self, now: float) -> None:
         self._adopt_latest(self._updated_at)
         # A worker whose `now` is a moment old must not undo what another worker has seen.
-        super()._refill_tokens(now if self._updated_at == math.inf else max(now, self._updated_at))
+        super()._refill_tokens(now if self._updated_at == UNSTARTED else max(now, self._updated_at))
 
     def _withdraw_tokens(self, size: float, level: float) -> None:
         if size:
@@ -96,7 +96,7 @@ class SharedBucket(TokenBucket):
             self._seen_spent = spent
 
     def _publish_state(self) -> None:
-        if self._updated_at != math.inf:  # it has not been used yet
+        if self._updated_at != UNSTARTED:
             self._row.write_view(
                 self._level, self._updated_at + self._ahead_s, self._seen_spent, self.limit, self.excess_debt
             )

@@ -26,6 +26,7 @@ from policies.groups.names import DISPATCH_BYTES, DISPATCH_MSGS, PUBLISH_BYTES, 
 from policies.limits.description import LimitDescription, LimitLevel, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_limiters
+from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.verdict import RESOURCE_GROUP, Verdict, resource_group
 
 if TYPE_CHECKING:
@@ -346,9 +347,9 @@ class GroupLimiters:
             meter.by_principal = by_principal
             meter.group_limit = None if group is None else self.limit_of(group, "publish", now)
             meter.counted_in_group, meter.messages = meter.uncounted, 0
-        group_limit: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
+        group_limit: GroupLimit | None = meter.group_limit
         if group_limit is None:
-            meter.set_group_asks(False)
+            meter.set_group_credit(NEVER_ASK)
             return None
         if meter not in group_limit.active_topics:
             meter.counted_in_group, meter.messages = meter.uncounted, 0
@@ -368,7 +369,7 @@ class GroupLimiters:
         """The group of a topic that is in use, while all topics of that group have to ask; None: see
         `activate_publish_limit`, which alone sets the meter's group.
         """
-        group_limit: GroupLimit | None = meter.group_limit  # type: ignore[assignment]
+        group_limit: GroupLimit | None = meter.group_limit
         if (
             group_limit is None
             or not group_limit.asks_always
@@ -490,7 +491,7 @@ class GroupLimiters:
         quiet = [meter for meter, used in group_limit.active_topics.items() if now - used > IDLE_S]
         for meter in quiet:
             del group_limit.active_topics[meter]
-            meter.set_group_asks(True)
+            meter.set_group_credit(ALWAYS_ASK)
         for limiter in group_limit.limiters:
             limiter.topics = len(group_limit.active_topics)
         asks = group_limit.is_short_of_credit(now)
@@ -500,9 +501,9 @@ class GroupLimiters:
     def _set_asking(self, group_limit: GroupLimit, asks: bool, now: float) -> None:
         """Whether all topics of a group have to ask from now on."""
         group_limit.asks_always, group_limit.is_stale = asks, False
-        credit = 0.0 if asks else group_limit.saved_bytes(now) / self.fleet.worker_count
+        credit = ALWAYS_ASK if asks else group_limit.saved_bytes(now) / self.fleet.worker_count
         for meter in group_limit.active_topics:
-            meter.set_group_asks(asks, credit / len(group_limit.active_topics))
+            meter.set_group_credit(credit / len(group_limit.active_topics))
 
     def _extend_credit(self, group_limit: GroupLimit, meter: TopicMeter, now: float) -> bool:
         """A topic has used up the bytes that it might take without asking: whether the group has more for it. It may
@@ -517,7 +518,7 @@ class GroupLimiters:
             self._set_asking(group_limit, True, now)
             return False
         credit = group_limit.saved_bytes(now) / self.fleet.worker_count
-        meter.set_group_asks(False, min(credit, max(2.0 * size, credit / len(group_limit.active_topics))))
+        meter.set_group_credit(min(credit, max(2.0 * size, credit / len(group_limit.active_topics))))
         return True
 
     def _charge_counted(self, group_limit: GroupLimit, now: float) -> None:

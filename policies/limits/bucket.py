@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-_UNSTARTED: Final = math.inf  # no clock is later: the first call finds that no time has passed
+# In place of a time: a bucket is empty at its first call. No clock is later, so that finds that no time has passed.
+UNSTARTED: Final = math.inf
 
 
 class TokenBucket:
@@ -24,8 +25,8 @@ class TokenBucket:
 
     __slots__ = ("_burst_s", "_level", "_max_debt_s", "_updated_at", "burst", "excess_debt", "max_debt", "rate")
 
-    def __init__(self, rate: float, burst_s: float, debt_s: float, now: float = _UNSTARTED) -> None:
-        """Empty at `now`, or at the first call.
+    def __init__(self, rate: float, burst_s: float, debt_s: float, now: float = UNSTARTED) -> None:
+        """Empty at `now`; UNSTARTED: at the first call.
 
         Raises:
             ValueError: the rate never pays a debt, or a bound is below 0.

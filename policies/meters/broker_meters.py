@@ -3,8 +3,8 @@
 # Rates are per upstream broker, as if each metered itself (V1).
 #
 # Knows no limit, no request and no clock: limits ask it, and never the reverse. The hot path reads `topics` and
-# `TopicMeter.free_to` and adds to `uncounted` itself. Topics come and go: a TopicMeter must not be kept beyond a tick
-# or a `set_listed_topics`.
+# `TopicMeter.ask_at` and adds to `uncounted` itself. Topics come and go: a TopicMeter must not be kept beyond a tick or
+# a `set_listed_topics`.
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from policies.fleet.fleet_limiter import FleetLimiter
 from policies.fleet.keys import total_key
-from policies.limits.bucket import TokenBucket
+from policies.limits.bucket import UNSTARTED, TokenBucket
 from policies.limits.limiter import MAX_DELAY_S
 from policies.meters.meter import TICK_S
+from policies.meters.topic_meter import NEVER_ASK
 from policies.thresholds.claims import CLAIM_S, SLACK_DEBT_S, TopicBucket, TopicClaims
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ class ThresholdBuckets:
     __slots__ = (
         "_burst_s",
         "_claims",
-        "_counted",
+        "_counted_in_total",
+        "_counted_until",
         "_debt_s",
         "_fleet",
         "_name",
         "_saved_s",
         "_shares_topics",
-        "_since",
         "_thresholds",
         "limiter",
         "total",
@@ -59,35 +60,31 @@ class ThresholdBuckets:
         name: str,
         burst_s: float,
         topic_debt_s: float,
-        now: float = math.inf,
+        full_at: float | None = None,
         *,
         shares_topics: bool = False,
     ) -> None:
         """`name`: of the total's bucket, which isn't that of storage (BrokerLimits.storage_throttle), though both are
         of the same total. `burst_s`: the seconds that a bucket may save, and `topic_debt_s` that a topic's may owe.
-        Buckets are full at `now`; infinite: empty at their first use. `shares_topics`: with this gateway's workers.
+        `full_at`: when buckets are full; None: they are empty at their first use. `shares_topics`: this gateway's
+        workers share the topics' buckets.
         """
         configured, key = thresholds.configured_total, total_key(thresholds.meters.node_id)
         assert configured is not None
         self._name = f"{key} {name}"
-        self._saved_s = 0.0 if now == math.inf else burst_s
-        self._shares_topics = shares_topics
-        self.limiter = FleetLimiter(
-            thresholds.fleet,
-            key,
-            configured,
-            thresholds.effect.factor,
-            now - self._saved_s,
-            bucket_name=self._name,
-            burst_s=burst_s,
-        )
-        self.total = self.limiter.bucket
         self._burst_s = burst_s
+        self._saved_s = 0.0 if full_at is None else burst_s  # in a bucket that comes into use
         self._debt_s = topic_debt_s
-        self._fleet = thresholds.fleet
+        self._counted_until = UNSTARTED if full_at is None else full_at  # bytes not in a topic's bucket came since then
+        self._shares_topics = shares_topics
+        self._fleet = fleet = thresholds.fleet
+        self.limiter = FleetLimiter(
+            fleet, key, configured, thresholds.effect.factor, self._counted_until - self._saved_s,
+            bucket_name=self._name, burst_s=burst_s,
+        )  # fmt: skip
+        self.total = self.limiter.bucket
         self._thresholds = thresholds
-        self._counted = thresholds.meters.total.uncounted  # of it: what is in the bucket already
-        self._since = now  # what a topic without a bucket has not `seen` came in since then
+        self._counted_in_total = thresholds.meters.total.uncounted
         self._claims = TopicClaims()
         for meter in thresholds.meters.topics.values():
             meter.counted_in_bucket = meter.uncounted
@@ -97,12 +94,12 @@ class ThresholdBuckets:
 
     def settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
-        self._since = min(self._since, now)  # the first call
+        self._counted_until = min(self._counted_until, now)  # the first call
         counted = self._thresholds.meters.total.uncounted
-        if counted != self._counted:
-            self.limiter.record_use(counted - self._counted, now)
-        self.total.consume_evenly(counted - self._counted, now)
-        self._counted = counted
+        if counted != self._counted_in_total:
+            self.limiter.record_use(counted - self._counted_in_total, now)
+        self.total.consume_evenly(counted - self._counted_in_total, now)
+        self._counted_in_total = counted
         return self.total.debt_wait_s(now)
 
     def settle_topic(self, meter: TopicMeter, owed_s: float, now: float) -> TopicBucket | None:
@@ -117,8 +114,9 @@ class ThresholdBuckets:
         if owners > 1:
             part = self._thresholds.portion_of(meter, owners, with_near=self._shares_topics)
             fit = self._claims.fit
-        rate, topic = limit * (part * fit), meter.topic_bucket
-        if not isinstance(topic, TopicBucket):
+        rate = limit * (part * fit)
+        topic: TopicBucket | None = meter.topic_bucket
+        if topic is None:
             topic = meter.topic_bucket = self._make_bucket(meter, limit * part, rate)
         bucket, rate, burst_s = topic.bucket, rate / topic.count, self._burst_s
         rate = rate if rate > MIN_RATE else MIN_RATE
@@ -141,8 +139,7 @@ class ThresholdBuckets:
         """The bytes in a topic's bucket; one that has no traffic yet has saved all it may, as far as this worker knows:
         0.0 where others may have used it. Infinite where nothing limits it. `owed_s`: the total's debt.
         """
-        topic = meter.topic_bucket
-        if isinstance(topic, TopicBucket) or meter.uncounted != meter.counted_in_bucket:
+        if meter.topic_bucket is not None or meter.uncounted != meter.counted_in_bucket:
             topic = self.settle_topic(meter, owed_s, now)
             return math.inf if topic is None else topic.bucket.token_level(now)
         limit = self._thresholds.effective_threshold(meter)
@@ -155,8 +152,8 @@ class ThresholdBuckets:
         same after the cut.
         """
         if not self._shares_topics:
-            return TopicBucket(TokenBucket(max(MIN_RATE, rate), self._burst_s, self._debt_s, self._since), 1)
-        then, rate = self._since, max(MIN_RATE, portion)  # what it has saved isn't cut
+            return TopicBucket(TokenBucket(max(MIN_RATE, rate), self._burst_s, self._debt_s, self._counted_until), 1)
+        then, rate = self._counted_until, max(MIN_RATE, portion)  # what it has saved isn't cut
         name = f"{self._name} {meter.name.decode('latin-1')}"
         made = self._fleet.make_bucket(name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=rate)
         if self._saved_s:
@@ -165,8 +162,8 @@ class ThresholdBuckets:
 
     def charge_request(self, meter: TopicMeter, size: int, now: float) -> None:
         """These bytes of a topic that was looked at just now pass. The caller adds them to `uncounted`."""
-        topic = meter.topic_bucket
-        if self._thresholds.effective_threshold(meter) is None or not isinstance(topic, TopicBucket):
+        topic: TopicBucket | None = meter.topic_bucket
+        if self._thresholds.effective_threshold(meter) is None or topic is None:
             return  # the next look takes them from the total
         bucket = topic.bucket
         self.skip_bytes(meter, size)
@@ -178,22 +175,22 @@ class ThresholdBuckets:
     def skip_bytes(self, meter: TopicMeter, size: int) -> None:
         """Bytes that the caller adds to `uncounted`, and no look takes out of the buckets."""
         meter.counted_in_bucket += size
-        self._counted += size
+        self._counted_in_total += size
 
     def close_tick(self, now: float) -> None:
         """Call it before the meters tick, as that sets `uncounted` to 0."""
         self.settle_topics(self.settle_total(now), now)
-        self._counted = 0
+        self._counted_in_total = 0
         for meter in self._thresholds.meters.topics.values():
-            if isinstance(meter.topic_bucket, TopicBucket):
+            if meter.topic_bucket is not None:
                 meter.topic_bucket.close_tick(meter.uncounted)
             meter.counted_in_bucket = 0
-        self._since = now
+        self._counted_until = now
 
     def release_topics(self) -> None:
         """Topics go by these buckets no more: give their rows in the page back."""
         for meter in self._thresholds.meters.topics.values():
-            meter.set_thresholds_ask(False)
+            meter.set_thresholds_credit(NEVER_ASK)
             meter.topic_bucket = None
 
     # --- our part of them ---------------------------------------------------------------------------------------------
@@ -209,7 +206,7 @@ class ThresholdBuckets:
     def mark_hungry(self, meter: TopicMeter, wait: float, now: float) -> None:
         """A client of the topic waits for so long."""
         wait = min(wait, self.limiter.max_wait_s(now), MAX_DELAY_S)
-        if isinstance(meter.topic_bucket, TopicBucket):
+        if meter.topic_bucket is not None:
             meter.topic_bucket.mark_waiting(wait, now)
         if self.limiter.is_used_up(now):
             self.limiter.mark_hungry(wait, now)
@@ -244,8 +241,8 @@ class ThresholdBuckets:
         elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
         content = hungry = portions = 0.0
         for meter in self._thresholds.meters.topics.values():
-            topic = meter.topic_bucket
-            if not isinstance(topic, TopicBucket):
+            topic: TopicBucket | None = meter.topic_bucket
+            if topic is None:
                 topic = self.settle_topic(meter, owed_s, now) if meter.uncounted else None
                 if topic is None:
                     continue

@@ -3,8 +3,8 @@
 # holds `burst_s` seconds of its threshold: a request is rejected if V1's rule says so, or if both buckets are used up.
 # As in V1, a topic within its own threshold is never rejected, and one beyond it may use what others leave.
 #
-# The hot path counts on in `uncounted`: `free_to` is what a topic may bring before its buckets (buckets.py) are looked
-# at again.
+# The hot path counts on in `uncounted`: a topic's credit is what it may bring before its buckets (buckets.py) are
+# looked at again.
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BurstRejecter(ThresholdRejecter):
         if found is None or own > 0.0 or left > 0.0:
             self._grant_credit(meter, own, left)
             return None
-        meter.set_thresholds_ask(False, 0.0)
+        meter.set_thresholds_credit(0.0)
         limit, total_limit = self._thresholds.effective_threshold(meter), self._thresholds.total
         assert limit is not None
         assert total_limit is not None
@@ -73,10 +73,8 @@ class BurstRejecter(ThresholdRejecter):
         )
 
     def is_limiting(self, meter: TopicMeter) -> bool:
-        topic = meter.topic_bucket
-        return self.is_over(meter) or (
-            isinstance(topic, TopicBucket) and topic.bucket.in_debt and self.buckets.total.in_debt
-        )
+        topic: TopicBucket | None = meter.topic_bucket
+        return self.is_over(meter) or (topic is not None and topic.bucket.in_debt and self.buckets.total.in_debt)
 
     def add_topic(self, meter: TopicMeter) -> None:
         meter.counted_in_bucket = meter.uncounted
@@ -120,7 +118,7 @@ class BurstRejecter(ThresholdRejecter):
         its own holds, or its part of what is left in the total's.
         """
         credit = max(own, left / GRANTS_PER_TOTAL, 0.0) / self._thresholds.fleet.worker_count
-        meter.set_thresholds_ask(False, credit)
+        meter.set_thresholds_credit(credit)
 
     def _settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""

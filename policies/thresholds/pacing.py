@@ -4,7 +4,7 @@
 # buckets remember, the sum stays at the total, and each topic gets its threshold if it wants it. No EWMA decides here:
 # between two of its ticks it would let everything through, and then nothing.
 #
-# The hot path adds to `uncounted` up to `free_to`, as with rejections. While a topic asks, `judge_request` is asked
+# The hot path adds to `uncounted` up to `ask_at`, as with rejections. While a topic asks, `judge_request` is asked
 # about every request and `charge_request` is told what passes: so steady demand is paced request by request. A topic
 # asks where a limit may be reached before the next `pace_limits`: one that was quiet, as nobody knows how much comes,
 # and one with little credit left. `pace_limits` takes from the buckets what was counted unasked.
@@ -30,6 +30,7 @@ from policies.limits.limiter import (
     AdmissionResult,
     QueueAdmission,
 )
+from policies.meters.topic_meter import ALWAYS_ASK
 from policies.thresholds.buckets import ThresholdBuckets
 from policies.thresholds.claims import SLACK_DEBT_S, TopicBucket
 from policies.thresholds.strategy import ThresholdStrategy
@@ -64,10 +65,10 @@ class ThresholdPacer(ThresholdStrategy):
         self._admission = QueueAdmission()
         self._free: dict[TopicMeter, float] = {}  # bytes that topics may take of the total before they have to ask
         for meter in self._topics.values():
-            meter.set_thresholds_ask(True)
+            meter.set_thresholds_credit(ALWAYS_ASK)
 
     def add_topic(self, meter: TopicMeter) -> None:
-        meter.set_thresholds_ask(True)  # how much comes is unknown
+        meter.set_thresholds_credit(ALWAYS_ASK)  # how much comes is unknown
 
     def apply_share(self, now: float) -> None:
         self.buckets.apply_share(now)
@@ -89,7 +90,7 @@ class ThresholdPacer(ThresholdStrategy):
                     if topic is None or meter.thresholds_ask:
                         continue
                     if topic.bucket.token_level(now) < ASK_BELOW_S * topic.bucket.rate:
-                        meter.set_thresholds_ask(True)
+                        meter.set_thresholds_credit(ALWAYS_ASK)
                         self._asking[meter] = True
         if self._asking:
             self._release_credited(owed, now)
@@ -167,19 +168,19 @@ class ThresholdPacer(ThresholdStrategy):
         self._free = {meter: free for meter, free in self._free.items() if topics.get(meter.name) is meter}
         for meter in topics.values():
             if not (meter.uncounted or meter.thresholds_ask):
-                meter.set_thresholds_ask(True)  # quiet for a whole tick: how much comes next is unknown
+                meter.set_thresholds_credit(ALWAYS_ASK)  # quiet for a whole tick: how much comes next is unknown
                 self._free.pop(meter, None)
 
     def release_topics(self) -> None:
         self.buckets.release_topics()
 
     def is_limiting(self, meter: TopicMeter) -> bool:
-        topic = meter.topic_bucket
-        return meter.thresholds_ask and isinstance(topic, TopicBucket) and topic.bucket.in_debt and self.bucket.in_debt
+        topic: TopicBucket | None = meter.topic_bucket
+        return meter.thresholds_ask and topic is not None and topic.bucket.in_debt and self.bucket.in_debt
 
     def topic_use(self, meter: TopicMeter, now: float) -> LimitUse | None:
-        topic = meter.topic_bucket
-        if not isinstance(topic, TopicBucket):
+        topic: TopicBucket | None = meter.topic_bucket
+        if topic is None:
             return None
         return _bucket_use(topic.bucket.rate, meter.rate, topic.bucket.debt_wait_s(now))
 
@@ -207,7 +208,7 @@ class ThresholdPacer(ThresholdStrategy):
                     left -= own
                     if recently:
                         self._free[meter] = own
-                meter.set_thresholds_ask(not recently, own)
+                meter.set_thresholds_credit(own if recently else ALWAYS_ASK)
                 del self._asking[meter]
             else:
                 self._asking[meter] = False

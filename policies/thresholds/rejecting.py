@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from policies.meters.meter import DECAY, TICK_S, FleetMeter
+from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.thresholds.strategy import ThresholdStrategy
 from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
 
@@ -63,7 +64,7 @@ class ThresholdRejecter(ThresholdStrategy):
 
     def is_over(self, meter: TopicMeter) -> bool:
         """Whether the rates of topic and total were over when they were last looked at."""
-        return meter.thresholds_free_to == -math.inf
+        return meter.thresholds_always_ask
 
     def is_limiting(self, meter: TopicMeter) -> bool:
         return self.is_over(meter)
@@ -98,12 +99,12 @@ class ThresholdRejecter(ThresholdStrategy):
 
     def _release_over(self) -> None:
         for meter in self._over:
-            meter.set_thresholds_ask(False)
+            meter.set_thresholds_credit(NEVER_ASK)
         self._over = []
         self._candidates = None
 
     def _reject_topic(self, meter: TopicMeter) -> None:
-        meter.set_thresholds_ask(True)
+        meter.set_thresholds_credit(ALWAYS_ASK)
         self._over.append(meter)
 
 

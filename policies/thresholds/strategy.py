@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class ThresholdStrategy:
     """Decides about requests beyond the thresholds of one broker, and is told of changes. It alone says which
-    topics have to be asked about (`TopicMeter.set_thresholds_ask`).
+    topics have to be asked about (`TopicMeter.set_thresholds_credit`).
 
     `delays_requests`: requests wait for the total. `buckets`: by which it decides, of our part of the total; None: by
     rates alone.

@@ -28,7 +28,7 @@ from policies.engine import PolicyEngine
 from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
-from policies.meters.topic_meter import TopicMeter
+from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK, TopicMeter
 from policies.usage import DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
 from policies.whatif.client import IN_FLIGHT, ReplayStream
@@ -125,7 +125,7 @@ class _ReplayWorker:
     def release_forced(self) -> None:
         """Before the engine decides anew."""
         for meter in self.forced_topics:
-            meter.set_thresholds_ask(False)
+            meter.set_thresholds_credit(NEVER_ASK)
         self.forced_topics = []
 
 
@@ -464,7 +464,7 @@ class UsageReplay:
         if now - worker.exchanged_at < NEWS_S and (meter in worker.over_before) == was:
             return broker, meter, was, was
         if _is_close(broker, meter):
-            meter.set_thresholds_ask(was)
+            meter.set_thresholds_credit(ALWAYS_ASK if was else NEVER_ASK)
             worker.forced_topics.append(meter)
             rejects = was
         return broker, meter, rejects, was

@@ -125,7 +125,7 @@ cdef class ForwardingTerms:
                     meter = (self.by_name if version < TOPIC_IDS else self.by_id).get(topic)
                     if meter is None:
                         break
-                    last, last_version, free = topic, version, meter.free_to - meter.uncounted
+                    last, last_version, free = topic, version, meter.ask_at - meter.uncounted
                     if self.must_ask_limits or free <= 0:
                         found = self.find_credit(meter, now)
                         if found is None:
@@ -222,7 +222,7 @@ cdef class ForwardingTerms:
             meter = meters.get(topic)
             if meter is None:
                 return None
-            free = meter.free_to - meter.uncounted
+            free = meter.ask_at - meter.uncounted
             if free > 0 and not self.must_ask_limits:
                 limits = NO_LIMITS
             elif free > 0 and shared is not None and not meter.by_principal:

@@ -154,13 +154,13 @@ class ProduceGate:
             if group is None:
                 return None
         else:
-            left = meter.group_free_to - meter.uncounted
+            left = meter.ask_group_at - meter.uncounted
             if meter.by_principal:
                 group = client.group_limit
         if meter.thresholds_ask:
             threshold = TopicThresholdLimit(self.broker.limits, meter, meter.name)
         else:
-            left = min(left, meter.thresholds_free_to - meter.uncounted)
+            left = min(left, meter.ask_thresholds_at - meter.uncounted)
         limits = PartitionLimits(storage, client.produce_quota, group, threshold)
         found = decision.find_credit(limits, client.counted_names, now, client.observed_policies)
         return None if found is None else (found, left)

@@ -98,7 +98,7 @@ def test_topics_that_begin_one_after_another_find_together_no_more_than_what_was
         now += PACE_S
         made.pace_limits(now)
     meters = [made.broker_meters(1).topics[name] for name in names]
-    assert sum(max(0.0, meter.thresholds_free_to - meter.uncounted) for meter in meters) <= 1.1 * MB
+    assert sum(max(0.0, meter.ask_thresholds_at - meter.uncounted) for meter in meters) <= 1.1 * MB
 
 
 def test_a_total_that_is_cut_holds_and_stops_no_client_for_longer_than_any_waits() -> None:

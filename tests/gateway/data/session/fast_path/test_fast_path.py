@@ -437,7 +437,7 @@ def test_what_is_free_of_one_limit_ends_a_run_that_another_one_has_credit_for(
     play.broker(exchange(play, 3, {"clicks": indexes}))
     play.now += 10.0
     meter = play.engine.broker_meters(1).topics[b"clicks"]
-    (meter.set_thresholds_ask if of == "thresholds" else meter.set_group_asks)(False, 1.0)
+    (meter.set_thresholds_credit if of == "thresholds" else meter.set_group_credit)(1.0)
     data = b"".join(request(correlation, {"clicks": indexes}) for correlation in (4, 5))
     assert play.session.gate.must_ask_limits
     assert admit(play.session.current_terms(play.now), play, data) == (len(data) // 2, 1)
@@ -504,7 +504,7 @@ def test_what_a_run_has_brought_counts_within_it(fast_path: ModuleType, run_of: 
     play.broker(exchange(play, 1, {"clicks": [0, 1]}))
     play.broker(exchange(play, 2, {"clicks": [0]}))
     meter = play.engine.broker_meters(1).topics[b"clicks"]
-    meter.set_thresholds_ask(False, 2 * size_of())
+    meter.set_thresholds_credit(2 * size_of())
     data = b"".join(request(10 + place, {"clicks": indexes}) for place, indexes in enumerate(run_of))
     before = meter.uncounted
     assert run(fast_path, play, data)[1] == passed
