@@ -307,6 +307,41 @@ class LogChain:
     key: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _QueuedInterval:
+    """An interval to be written."""
+
+    interval: UsageInterval
+    confirm: Callable[[], None]
+
+    @property
+    def row_count(self) -> int:
+        return len(self.interval.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _QueuedCopy:
+    """An interval that was queued before: to be confirmed in its turn, not to be written again."""
+
+    confirm: Callable[[], None]
+    row_count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _LostNote:
+    """The record that a boot ended without its final interval: nothing waits for it."""
+
+    boot: str
+    line: bytes
+    row_count = 0
+
+    def confirm(self) -> None:
+        pass
+
+
+_QueuedItem = _QueuedInterval | _QueuedCopy | _LostNote
+
+
 class UsageLogWriter:
     """Writes intervals to the spool in order, and confirms them. `spool` None: it can't be used yet, see
     `attach_spool`. `problem`: why nothing can be written now, one line; "": it can.
@@ -320,7 +355,7 @@ class UsageLogWriter:
         self._spool: UsageSpool | None = None
         self._gateway = gateway
         self._metrics = metrics
-        self._queue: deque[tuple[UsageInterval | bytes, Callable[[], None]]] = deque()
+        self._queue: deque[_QueuedItem] = deque()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
@@ -352,7 +387,7 @@ class UsageLogWriter:
         last = max(self._last_seqs.get(interval.boot, -1), on_disk)
         fresh = interval.seq > last
         self._last_seqs[interval.boot] = max(last, interval.seq)
-        self._enqueue_record(interval if fresh else b"", confirm)
+        self._enqueue_item(_QueuedInterval(interval, confirm) if fresh else _QueuedCopy(confirm))
         return fresh
 
     def record_disks(self, disks: usage.DiskNotes) -> None:
@@ -367,9 +402,8 @@ class UsageLogWriter:
         """Record that a boot of a worker ended without its final interval."""
         seq = max(seq, self._last_seqs.get(boot, -1))
         now_ms = time.time_ns() // 10**6
-        self._enqueue_record(
-            usage.encode_lost(gateway or self._gateway, boot, worker, seq, now_ms, self._cluster), _ignore_confirmation
-        )
+        line = usage.encode_lost(gateway or self._gateway, boot, worker, seq, now_ms, self._cluster)
+        self._enqueue_item(_LostNote(boot, line))
 
     def enqueue_lost_before(self, worker: int, boot: str) -> list[str]:
         """Record every life of that worker in the spool that has no end, except this one. Returns their boots; none
@@ -412,9 +446,9 @@ class UsageLogWriter:
             self._wake = trio.Event()
             await self._wake.wait()
 
-    def _enqueue_record(self, item: UsageInterval | bytes, confirm: Callable[[], None]) -> None:
-        self._queue.append((item, confirm))
-        self._rows += _count_rows(item)
+    def _enqueue_item(self, item: _QueuedItem) -> None:
+        self._queue.append(item)
+        self._rows += item.row_count
         self._metrics.usage_log.queued_intervals.set(len(self._queue))
         if self._idle.is_set():
             self._idle = trio.Event()
@@ -423,9 +457,8 @@ class UsageLogWriter:
     async def _write_batch(self) -> None:
         """Write the first ones of the queue."""
         batch, disks = list(self._queue), self._disks
-        items = [item for item, _ in batch]
         try:
-            taken, records, is_noted = await trio.to_thread.run_sync(self._append_batch, items, disks)
+            taken, records, is_noted = await trio.to_thread.run_sync(self._append_batch, batch, disks)
         except OSError as error:
             self._metrics.usage_log.spool_errors.inc()
             if not self.problem:
@@ -439,15 +472,15 @@ class UsageLogWriter:
         if is_noted and self._disks is disks:
             self._disks = None
         self._metrics.usage_log.written.inc(records)
-        for item, confirm in batch[:taken]:
+        for item in batch[:taken]:
             self._queue.popleft()
-            self._rows -= _count_rows(item)
-            confirm()
+            self._rows -= item.row_count
+            item.confirm()
         self._metrics.usage_log.queued_intervals.set(len(self._queue))
         self.written.set()
         self.written = trio.Event()
 
-    def _append_batch(self, items: list[UsageInterval | bytes], disks: usage.DiskNotes | None) -> tuple[int, int, bool]:
+    def _append_batch(self, items: list[_QueuedItem], disks: usage.DiskNotes | None) -> tuple[int, int, bool]:
         """How many items were taken, the number of records, and whether one of them contains the state of disks."""
         assert self._spool is not None
         lines: list[bytes] = []
@@ -458,14 +491,15 @@ class UsageLogWriter:
                 break
             taken += 1
             made: list[bytes] = []
-            if isinstance(item, UsageInterval):
-                if item.seq <= self._spool.last_seq(item.boot):
+            if isinstance(item, _QueuedInterval):
+                interval = item.interval
+                if interval.seq <= self._spool.last_seq(interval.boot):
                     continue  # it came before the spool, which has it from an earlier control
-                made = self._chain_records(self._encode_interval(item, left), item.boot, digests)
+                made = self._chain_records(self._encode_interval(interval, left), interval.boot, digests)
                 left = None
-            elif item:
+            elif isinstance(item, _LostNote):
                 # Nothing follows a note of loss, so that it doesn't matter whether there is one.
-                made = self._chain_records([item], _header_of(item)["boot"], dict(digests))
+                made = self._chain_records([item.line], item.boot, dict(digests))
             lines += made
             size += sum(map(len, made))
         if lines:
@@ -484,8 +518,8 @@ class UsageLogWriter:
         return chained
 
     def _encode_interval(self, interval: UsageInterval, disks: usage.DiskNotes | None) -> list[bytes]:
-        """None for an interval that no reader would accept: a bug of the gateway. The audit reports that its number is
-        missing.
+        """Its records; none for an interval that no reader would accept: a bug of the gateway, whose number the audit
+        reports as missing.
         """
         try:
             return usage.encode_interval(
@@ -654,14 +688,6 @@ class UsagePublisher:
 
 def _is_final(error: KafkaError) -> bool:
     return error.code() in _FINAL_ERRORS
-
-
-def _count_rows(item: UsageInterval | bytes) -> int:
-    return len(item.rows) if isinstance(item, UsageInterval) else 0
-
-
-def _ignore_confirmation() -> None:
-    """For records that nothing waits for."""
 
 
 def _cut_broken_end(path: Path) -> int:
