@@ -131,7 +131,6 @@ class RequestHandler:
             MalformedFrame: the connection must be closed. The requests before the malformed one have been handled.
         """
         gate, client, hold, in_flight = self._gate, self._client, self._hold, self._in_flight
-        world = gate.world
         if self._sasl_demand.wants_sasl and not self._authentication.is_authenticated:
             pos = self.handle_unauthenticated(buf, pos, end, now)
             if not self._authentication.is_authenticated:
@@ -140,17 +139,17 @@ class RequestHandler:
         hold.held_until = 0.0
         if in_flight.is_reading_blocked:
             return pos
-        muted = hold.muted_until > now and not hold.is_draining
-        special = self._needs_inspection
-        max_bytes, most = world.limits.max_request_bytes, world.limits.max_partitions_per_request
-        fence, rejected = gate.fence, gate.accounts.rejected_batches
-        arrived = hold.arrived_at or now
+        is_muted = hold.muted_until > now and not hold.is_draining
         terms = self._update_terms()
+        if is_muted or self._needs_inspection:
+            terms = None
+        fence, rejected, ledger = gate.fence, gate.accounts.rejected_batches, gate.world.ledger
+        max_bytes, arrived = self.max_request_bytes, hold.arrived_at or now
         run = pos
         handled = 0
         try:
             while end - pos >= 12:
-                if terms is not None and not (special or muted or fence.entries):
+                if terms is not None and not fence.entries:
                     pos, passed = terms.admit_requests(buf, pos, end, now, arrived, rejected.may_match)
                     if passed:
                         gate.denied_since = 0.0
@@ -165,41 +164,22 @@ class RequestHandler:
                     check_request_head(buf, pos, end, max_bytes)
                 if stop > end or len(in_flight) >= MAX_PENDING:
                     break
-                if key == 0:
-                    if muted:
-                        hold.held_until = hold.muted_until
-                        break
-                    if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                        raise unsupported_version(key, version)
-                    _, acks, client_id, _, parts = produce_request.skim_request(buf, pos + 4, stop, most)
-                    if client_id != client.client_id:
-                        client.set_client_id(client_id)
-                        client.refresh_limits(now)
-                        special = special or client.needs_judging
-                        self._update_terms()
-                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
-                    step = self._enforcement.enforce_request(request, now)
-                    if step.delays_next:  # requests behind a delayed one stay parked and undecided
-                        muted = hold.muted_until > now
-                elif self._fetches.muted_until > now and key in fetches.FETCH_APIS and not hold.is_abandoned:
-                    hold.held_until = self._fetches.muted_until
-                    break
-                else:
+                if key:
                     step = self._handle_other_api(ApiRequest(buf, pos + 4, stop, key, version, correlation), now)
-                    special = special or client.needs_judging  # it may have another client id
-                    self._update_terms()
                     if step.action != HOLD:
-                        world.ledger.count_event(API_COUNTERS[key])
-                if step.action != FORWARD:
-                    self._carry_out_step(step, buf, run, pos)
+                        ledger.count_event(API_COUNTERS[key])
+                    self._update_terms()  # it may have another client id
+                elif is_muted:
+                    step = RequestStep(HOLD, until=hold.muted_until)
+                else:
+                    step = self._handle_produce(buf, pos + 4, stop, version, correlation, now)
+                    is_muted = step.delays_next and hold.muted_until > now  # requests behind it stay undecided
+                if is_muted or client.needs_judging:
+                    terms = None
+                if step.action != FORWARD or step.frame:
+                    run = self._carry_out_step(step, buf, run, pos, stop)
                     if step.action == HOLD:
-                        run = pos
                         break
-                    run = stop
-                elif step.frame:
-                    self._append_run(buf, run, stop)
-                    self.to_upstream.append(step.frame)
-                    run = stop
                 handled += 1
                 pos = stop
                 if in_flight.is_reading_blocked:
@@ -208,11 +188,34 @@ class RequestHandler:
                 if pos < end:
                     check_request_head(buf, pos, end, max_bytes)
         finally:
-            if pos > run:
-                self.to_upstream.append(memoryview(buf)[run:pos])
-            if handled:
-                world.ledger.request_count += handled
+            self._append_run(buf, run, pos)
+            ledger.request_count += handled
         return pos
+
+    def _handle_produce(
+        self, buf: bytearray, start: int, stop: int, version: int, correlation: int, now: float
+    ) -> RequestStep:
+        """Decide about the whole Produce request in buf[start:stop], without its size prefix.
+
+        Raises:
+            MalformedFrame: it is malformed, or of a version that the gateway does not know.
+        """
+        if not _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
+            raise unsupported_version(api.PRODUCE, version)
+        request, client_id = self._read_produce(buf, start, stop, version, correlation)
+        if client_id != self._client.client_id:
+            self._client.set_client_id(client_id)
+            self._client.refresh_limits(now)
+            self._update_terms()
+        return self._enforcement.enforce_request(request, now)
+
+    def _read_produce(
+        self, buf: bytearray, start: int, stop: int, version: int, correlation: int
+    ) -> tuple[ProduceRequest, bytes | None]:
+        """The request, and the client id in its header."""
+        most = self._gate.world.limits.max_partitions_per_request
+        _, acks, client_id, _, parts = produce_request.skim_request(buf, start, stop, most)
+        return ProduceRequest(buf, start, stop, version, correlation, acks, list(parts)), client_id
 
     def current_terms(self, now: float) -> ForwardingTerms | None:
         """The terms on which requests pass unchanged and responses are counted; None: each has to be inspected."""
@@ -299,27 +302,26 @@ class RequestHandler:
                     raise UnauthenticatedRequest(f"{len(self._in_flight)} requests at once before authentication")
                 step = self._handle_other_api(ApiRequest(buf, pos + 4, stop, key, version, correlation), now)
                 if step.action != FORWARD:
-                    self._carry_out_step(step, buf, run, pos)
+                    run = self._carry_out_step(step, buf, run, pos, stop)
                     if step.action == HOLD:
-                        run = pos
                         break
-                    run = stop
                 pos = stop
                 handled += 1
                 world.ledger.count_event(API_COUNTERS[key])
         finally:
             self._append_run(buf, run, pos)
-            if handled:
-                world.ledger.request_count += handled
+            world.ledger.request_count += handled
         return pos
 
     def _append_run(self, buf: bytearray, start: int, stop: int) -> None:
         if stop > start:
             self.to_upstream.append(memoryview(buf)[start:stop])
 
-    def _carry_out_step(self, step: RequestStep, buf: bytearray, run: int, pos: int) -> None:
-        """The request at `pos` does not pass unchanged: end the run before it, and carry out the step."""
-        self._append_run(buf, run, pos)
+    def _carry_out_step(self, step: RequestStep, buf: bytearray, run: int, pos: int, stop: int) -> int:
+        """The request in buf[pos:stop] does not pass unchanged, or not alone: end the run that began at `run`, and
+        carry out the step. Returns where the next run begins.
+        """
+        self._append_run(buf, run, stop if step.action == FORWARD else pos)
         if step.action == ANSWER:
             self._in_flight.enqueue_local_response(step.frame)
             self._gate.world.ledger.count_event("answers_local")
@@ -327,8 +329,10 @@ class RequestHandler:
             self.to_upstream.append(step.frame)
         if step.action == HOLD:
             self._hold.held_until = step.until
-        elif step.action == SKIP:
+            return pos
+        if step.action == SKIP:
             self._has_skipped = True
+        return stop
 
     def _handle_other_api(self, request: ApiRequest, now: float) -> RequestStep:
         """Note the answer that a request of another API than Produce is owed, or return the step to take instead.
@@ -336,6 +340,9 @@ class RequestHandler:
         Raises:
             MalformedFrame: the gateway does not let such a request pass.
         """
+        fetches_until = self._fetches.muted_until
+        if fetches_until > now and request.key in fetches.FETCH_APIS and not self._hold.is_abandoned:
+            return RequestStep(HOLD, until=fetches_until)
         if self._has_skipped:
             return SKIPPED
         buf, start, stop, key, version, correlation = request
@@ -379,17 +386,15 @@ class RequestHandler:
 
     def discard_requests(self, buf: bytearray, pos: int, end: int) -> None:
         """Count the requests that were read and will never be forwarded."""
-        client, limits = self._client, self._client.world.limits
-        max_bytes, most = limits.max_request_bytes, limits.max_partitions_per_request
+        client, max_bytes = self._client, self.max_request_bytes
         try:
             while (length := check_request_head(buf, pos, end, max_bytes)) and pos + length <= end:
                 _, key, version, correlation = REQUEST_HEAD.unpack_from(buf, pos)
                 stop = pos + length
                 if key == 0 and _OLDEST_PRODUCE <= version <= _NEWEST_PRODUCE:
-                    _, acks, client_id, _, parts = produce_request.skim_request(buf, pos + 4, stop, most)
+                    request, client_id = self._read_produce(buf, pos + 4, stop, version, correlation)
                     if client_id != client.client_id:
                         client.set_client_id(client_id)
-                    request = ProduceRequest(buf, pos + 4, stop, version, correlation, acks, list(parts))
                     self._enforcement.discard_request(request)
                 pos = stop
         except MalformedFrame:

@@ -103,7 +103,6 @@ class ResponseHandler:
             UpstreamError, MalformedFrame: both sides must be closed.
         """
         gate, in_flight, counted = self._gate, self._in_flight, self.counters
-        settle = gate.accounts.settle_response
         if gate.epoch != gate.world.ledger.epoch:
             gate.refresh_epoch()
         out = in_flight.outgoing
@@ -149,17 +148,7 @@ class ResponseHandler:
                 if stop > end:
                     break
                 if kind == PRODUCE:
-                    _, _, version, parts, rows, throttle_ms, charged, stamp = entry
-                    answered, endpoints = produce_response.skim_response(buf, pos + 4, stop, version)
-                    frame = None
-                    if rows or throttle_ms or endpoints:
-                        frame = self._merge_produce_response(buf, pos + 4, stop, entry, endpoints)
-                    delay_ms = 0 if rows else throttle_ms  # only the part that the client will see
-                    settle(parts, version, answered, charged, delay_ms)
-                    if len(parts) > 1:
-                        in_flight.release_partitions(parts)
-                    if stamp is not None:
-                        gate.world.ledger.latencies.record_response(stamp, gate.client.node_id, now)
+                    frame = self._handle_produce_response(buf, pos + 4, stop, entry, now)
                 else:
                     frame = self._handle_other_response(buf, pos, stop, entry)
                 in_flight.drop_oldest()
@@ -205,14 +194,25 @@ class ResponseHandler:
             self._in_flight.drop_oldest()
         return stop
 
-    def _merge_produce_response(
-        self, buf: bytearray, start: int, stop: int, entry: PendingEntry, endpoints: bool
-    ) -> bytes:
-        _, _, version, _, rows, throttle_ms, *_ = entry
+    def _handle_produce_response(
+        self, buf: bytearray, start: int, stop: int, entry: PendingEntry, now: float
+    ) -> bytes | None:
+        """Count the response in buf[start:stop]; the bytes for the client in its place. None: it passes."""
+        gate = self._gate
+        _, _, version, parts, rows, throttle_ms, charged, stamp = entry
+        answered, endpoints = produce_response.skim_response(buf, start, stop, version)
+        frame = None
         if endpoints:
-            frame = produce_response.rewrite_endpoints(buf, start, stop, version, self._gate.client.broker_addresses)
+            frame = produce_response.rewrite_endpoints(buf, start, stop, version, gate.client.broker_addresses)
             buf, start, stop = bytearray(frame), 4, len(frame)
-        return produce_response.merge_response(buf, start, stop, version, rows or [], throttle_ms)
+        if rows or throttle_ms or endpoints:
+            frame = produce_response.merge_response(buf, start, stop, version, rows or [], throttle_ms)
+        delay_ms = 0 if rows else throttle_ms  # only the part that the client will see
+        gate.accounts.settle_response(parts, version, answered, charged, delay_ms)
+        self._in_flight.release_partitions(parts)
+        if stamp is not None:
+            gate.world.ledger.latencies.record_response(stamp, gate.client.node_id, now)
+        return frame
 
     def _handle_other_response(self, buf: bytearray, pos: int, stop: int, entry: PendingEntry) -> bytes | None:
         """The bytes for the client in place of this response. None: the response passes, possibly patched. b"": the
