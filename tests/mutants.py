@@ -295,7 +295,7 @@ class Trial:
     def _try(self, row: str, mutant: Mutant) -> str:
         # Seconds first; what starts clusters only for what they let live.
         named = self._tests[row]
-        slow = tuple(test for test in named if test.startswith("integration/") or "/test_control_app.py" in test)
+        slow = tuple(test for test in named if test.startswith("integration/") or "/control/test_app.py" in test)
         quick = tuple(test for test in named if test not in slow)
         is_half = bool(self._units and quick and slow)
         for tests in (quick, () if is_half else slow):

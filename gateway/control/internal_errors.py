@@ -1,7 +1,7 @@
 # Errors of the gateway's own in what control does for one client. Control is one process for all clients, and an
 # exception that escapes a task ends its nursery, and so the process: one client's bytes would cost all others their
-# gateway. So whatever control does for a client, or with a worker's message, is done within `contain`: an exception
-# ends that piece of work alone, is counted, and is logged once for each kind and time.
+# gateway. So whatever control does for a client, or with a worker's message, is done within `contain_errors`: an
+# exception ends that piece of work alone, is counted, and is logged once for each kind and time.
 #
 # Knows no client, and not what was to be done.
 

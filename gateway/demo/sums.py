@@ -1,7 +1,7 @@
 # The demo's witnesses: the same bytes and messages counted where they passed, by programs that don't know each other.
 #
 # Bytes: the brokers' log directories, /metrics, the usage topic, Spark. Messages: the clients' acknowledgements (not
-# here: demo_load.py), the brokers' end offsets, /metrics, the usage topic, Spark. They agree exactly only where nothing
+# here: load.py), the brokers' end offsets, /metrics, the usage topic, Spark. They agree exactly only where nothing
 # but what producers sent ever changes a log; `preconditions` asks the cluster for each of these conditions, and does
 # not take the demo's own word for it.
 

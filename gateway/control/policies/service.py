@@ -11,7 +11,7 @@
 #
 # A topic's threshold ends with its topic. If the topic is deleted through a gateway, that gateway removes it
 # (`remove_topics`). If it is deleted elsewhere, each gateway finds out by the id of the next topic of that name
-# (`on_topic_ids`), and again the first one makes the change.
+# (`on_cluster_answer`), and again the first one makes the change.
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 # compiled gateway has this module.
 #
 # Whatever else there is to a request or an answer, these stop before it, and the caller looks at it step by step
-# (requests.py, answers.py), as it looks at all of them where this is missing. So they refuse nothing, know no error and
+# (requests.py, responses.py), as it looks at all of them where this is missing. So they refuse nothing, know no error and
 # make no answer.
 
 cimport cython

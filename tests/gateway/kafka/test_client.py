@@ -1,6 +1,6 @@
 # Connections of our own with a broker that is played: which versions are spoken, who says what before the first
 # request, and answers that are none. With real brokers: tests/integration/storage/test_log_dirs.py and
-# test_kafka_quotas.py; with silence and rubbish: test_storage_log_dirs.py.
+# test_kafka_quotas.py; with silence and rubbish: gateway/storage/test_log_dirs.py.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # An admin request that control answers, as a play: what goes to the broker and to the client, in which order, and what
 # control is asked. Control is played by the test, so messages need not mean anything here; what they mean is
-# test_control_kafka_admin.py's.
+# gateway/control/policies/test_kafka_admin.py's.
 
 from __future__ import annotations
 

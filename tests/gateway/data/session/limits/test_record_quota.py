@@ -16,7 +16,7 @@ SIZE = size_of()
 RATE = SIZE / TICK_S  # of one batch in the interval of a tick
 
 # One request each, and what of it is clicks'. Those of one partition and of several pass by ways of their own
-# (passing.py), and what has to be looked at by another (gate.py): acks=0 has.
+# (fast_path.pyx), and what has to be looked at by another (gate.py): acks=0 has.
 ADMITTED = {
     "one partition": (request(1), SIZE, SIZE),
     "several partitions": (request(1, {"clicks": [0, 1, 2]}), 3 * SIZE, 3 * SIZE),
