@@ -37,7 +37,7 @@ from gateway.data.relay.states import (
     SEND_FAILED,
     SIDE_ENDS,
 )
-from gateway.data.relay.watch import LateConnection, ProgressWatch
+from gateway.data.relay.watch import ProgressWatch
 from gateway.data.shared.errors import BrokerSpeaksTls, UpstreamError, close_reason
 from gateway.data.sockets.inbound import EOF, InboundBuffer
 from gateway.data.sockets.outbound import OutboundBuffer
@@ -48,6 +48,7 @@ from protocol.wire import MalformedFrame
 
 if TYPE_CHECKING:
     from gateway.data.relay.shortcut import Shortcut, SocketActivity
+    from gateway.data.relay.watch import LateConnection
     from gateway.data.session.fast_path import ForwardingTerms
     from gateway.data.session.session import ClientSession
     from gateway.data.shared.budget import FrameBuffer
@@ -113,23 +114,17 @@ class RelayLink:
         client: socket.socket,
         upstream: socket.socket,
         peer: str,
+        client_tls: TlsConnection | None = None,
+        upstream_tls: TlsConnection | None = None,
     ) -> None:
-        account = session.account
+        """`client_tls`, `upstream_tls`: only of a TlsLink."""
         self.reactor = reactor
         self.session = session
-        self.client = LinkSide(
-            client,
-            InboundBuffer(reactor.shared, account, self._schedule_ready, is_client=True),
-            OutboundBuffer(account),
-        )
-        self.upstream = LinkSide(
-            upstream,
-            InboundBuffer(reactor.shared, account, self._schedule_ready, is_client=False),
-            OutboundBuffer(account),
-        )
+        self.client = self._make_side(client, client_tls, is_client=True)
+        self.upstream = self._make_side(upstream, upstream_tls, is_client=False)
         self.peer = session.admin_requests.peer = peer
         session.admin_requests.wake_link = self._schedule_ready
-        self.parked = ParkedInput(account)
+        self.parked = ParkedInput(session.account)
         self.state = RELAYING
         self.closing_cause = ""
         self._watch = ProgressWatch(self.client, session.hold.drained_at)
@@ -138,15 +133,14 @@ class RelayLink:
         self._is_client_drained = True
         self._timer_at = 0.0
         self._linger_until = 0.0
-        self.shortcut = self._new_shortcut()
+        self.shortcut = Shortcut(
+            self, session.client.world, reactor.shared, self.client, self.upstream, session.response_counters
+        )
 
-    def _new_shortcut(
-        self, of_client: TlsConnection | None = None, of_upstream: TlsConnection | None = None
-    ) -> Shortcut:
-        """`of_client`, `of_upstream`: the TLS that these sides speak."""
-        session, shared = self.session, self.reactor.shared
-        world, counted = session.client.world, session.response_counters
-        return Shortcut(self, world, shared, self.client, self.upstream, counted, of_client, of_upstream)
+    def _make_side(self, sock: socket.socket, tls: TlsConnection | None, *, is_client: bool) -> LinkSide:
+        account = self.session.account
+        inbound = InboundBuffer(self.reactor.shared, account, self._schedule_ready, is_client=is_client)
+        return LinkSide(sock, inbound, OutboundBuffer(account))
 
     def open(self) -> None:
         """Put both sockets into the reactor.
@@ -248,21 +242,18 @@ class RelayLink:
                 self._end_side(upstream, PEER_CLOSED, now)
         except OSError:
             self._end_side(upstream, CONNECTION_LOST, now)
-        if self.state is not CLOSED:
-            self._advance_state(now)
+        self._advance_state(now)
 
     def on_timer(self, now: float) -> None:
         """The time of a hold may have come."""
         self._timer_at = 0.0
         self.shortcut.invalidate_terms()
-        if self.state is not CLOSED:
-            self._advance_state(now)
+        self._advance_state(now)
 
     def on_ready(self, now: float) -> None:
         """There is room again, or something else changed without an event."""
         self.shortcut.invalidate_terms()
-        if self.state is not CLOSED:
-            self._advance_state(now)
+        self._advance_state(now)
 
     def _schedule_ready(self) -> None:
         self.shortcut.invalidate_terms()
@@ -386,8 +377,7 @@ class RelayLink:
             session.in_flight.release_local_responses()
         inbound.buf, inbound.start, inbound.end = buf, pos, end
         self._handle_responses(now)
-        if self.state is not CLOSED:
-            self._advance_state(now)
+        self._advance_state(now)
 
     # --- what happens to a side ---------------------------------------------------------------------------------------
 
@@ -531,18 +521,10 @@ class RelayLink:
         when this has been handled: acks=0 may be among it.
         """
         client = self.client
-        more = bytearray()
-        try:
-            while len(more) < most and client.state.is_read:
-                data = client.inbound.recv(client.sock, 262_144)
-                if not data:
-                    self._end_side(client, END_READ, now)
-                more += data
-        except BlockingIOError:
-            pass
-        except OSError:
+        more, is_ended = client.read_ahead(most)
+        if is_ended:
             self._end_side(client, END_READ, now)
-        if client.has_fin:
+        elif client.has_fin:
             client.state = client.state.after(PEER_CLOSED)
         return more
 
@@ -605,6 +587,8 @@ class RelayLink:
             ):
                 self._is_client_drained = inbound.is_drained
                 return  # nearly always: both sides are read, and nothing is left to send
+        if self.state is CLOSED:
+            return
         session, parked = self.session, self.parked
         if (
             parked.input_slice is not None
@@ -668,7 +652,7 @@ class RelayLink:
             or (not client.state.is_read and client.inbound.partial_bytes)
         )
         waits_for_broker = session.in_flight.is_full or upstream.has_unsent
-        self._close_late(
+        self.close_late(
             self._watch.check_progress(
                 limits,
                 now,
@@ -682,46 +666,16 @@ class RelayLink:
         """Memory is short: end a connection whose half-sent frame will not be whole within that time."""
         if self.client.inbound.large_frame is not None:
             self.shortcut.invalidate_terms()
-            self._close_late(self._watch.check_frame_progress(timeout_s, self.session.account.is_contended, now))
-
-    def memory_wait_s(self, now: float) -> float:
-        """For so long it has had half a frame here while memory was short; 0.0: its client is read."""
-        inbound = self.client.inbound
-        return (
-            now - inbound.large_frame.short_since
-            if inbound.waits_for_memory and inbound.large_frame and inbound.large_frame.short_since
-            else 0.0
-        )
-
-    def prioritize_reading(self) -> None:
-        """Read on whatever is free, if no other connection does."""
-        inbound = self.client.inbound
-        if inbound.waits_for_memory and inbound.large_frame:
-            self.session.account.prioritize_frame(inbound.large_frame, inbound)
+            self.close_late(self._watch.check_frame_progress(timeout_s, self.session.account.is_contended, now))
 
     def is_client_reading(self, now: float) -> bool:
         """Whether its client takes the bytes sent to it; False only where it has taken too little for a while."""
         return self._watch.is_client_reading(now)
 
-    def close_memory_waiter(self) -> None:
-        """Memory is far exceeded, and this connection waits for more of it."""
-        used = self.session.account.used_bytes
-        self._close_late(
-            LateConnection(
-                "memory", f"memory is used up, and this connection waits for more while it holds {used} bytes"
-            )
-        )
-
-    def close_slow_reader(self) -> None:
-        """Memory is used up, and this connection's client doesn't read the bytes that are held for it."""
-        used = self.session.account.used_bytes
-        self._close_late(
-            LateConnection("slow_reader", f"memory is short, and the client does not read the {used} bytes held for it")
-        )
-
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _close_late(self, late: LateConnection | None) -> None:
+    def close_late(self, late: LateConnection | None) -> None:
+        """Close it for that reason, if there is one."""
         if late is not None:
             if late.text:
                 self._disconnect_log.log_close(late.kind, late.text)
@@ -738,8 +692,7 @@ class RelayLink:
             self.session.hold.is_draining = True
         if self.parked.input_slice is not None:
             self._resume_parked(now)
-        if self.state is not CLOSED:
-            self._advance_state(now)
+        self._advance_state(now)
 
     def _is_lingering(self, now: float) -> bool:
         """All is answered: whether the client, which is told now if it wasn't yet, is still to close its half."""

@@ -17,10 +17,7 @@ class NoShortcut(EventHandler):
 
     terms = None
 
-    def __init__(
-        self, link: Any, world: Any, shared: Any, client: LinkSide, upstream: LinkSide, counted: Any,
-        of_client: Any = None, of_upstream: Any = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, link: Any, world: Any, shared: Any, client: LinkSide, upstream: LinkSide, counted: Any) -> None:
         super().__init__(link)
         self._client_fd = client.sock.fileno()
 

@@ -6,7 +6,6 @@ from gateway.data.session.fast_path import ForwardingTerms, ResponseCounters
 from gateway.data.shared.worker_state import WorkerState
 from gateway.data.sockets.inbound import SharedReadBuffer
 from gateway.data.sockets.slices import EventHandler
-from gateway.data.sockets.tls import TlsConnection
 
 class SocketActivity:
     read_at: float
@@ -30,8 +29,6 @@ class Shortcut(EventHandler):
         client: LinkSide,
         upstream: LinkSide,
         counted: ResponseCounters | None,
-        of_client: TlsConnection | None = None,
-        of_upstream: TlsConnection | None = None,
     ) -> None: ...
     def invalidate_terms(self) -> None: ...
     def handle_event(self, fd: int, events: int, now: float) -> None: ...

@@ -59,9 +59,9 @@ cdef class Shortcut(EventHandler):
 
     Attributes:
         terms: None while it is shut.
-        takes_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
-        looks_ahead: the link has to be asked before the client is read.
-        passes_unseen: bytes that nobody would look at, as they lie within an answer, pass as they are, on any terms.
+        forwards_requests: on these terms; otherwise the client's events are the link's, and only answers are taken.
+        peeks_request: the link has to be asked before the client is read.
+        splices_unseen: bytes that nobody would look at, as they lie within an answer, pass as they are, on any terms.
     """
 
     cdef readonly ForwardingTerms terms
@@ -74,10 +74,8 @@ cdef class Shortcut(EventHandler):
     cdef bytearray _buf
     cdef int _client_fd, _upstream_fd
 
-    def __init__(self, link, world, shared, client, upstream, counted, of_client=None, of_upstream=None):
-        """`client`, `upstream`: the link's sides; `of_client`, `of_upstream`: the TLS that they speak, if they do.
-        `counted`: what answers are noted in.
-        """
+    def __init__(self, link, world, shared, client, upstream, counted):
+        """`client`, `upstream`: the link's sides. `counted`: what answers are noted in."""
         self.link = link
         self._rejected = world.rejected_batches
         self._shared = shared
@@ -86,8 +84,8 @@ cdef class Shortcut(EventHandler):
         self._to_client = client.outbound
         self._to_upstream = upstream.outbound
         self._counters = counted
-        self._client_tls = of_client
-        self._upstream_tls = of_upstream
+        self._client_tls = client.tls
+        self._upstream_tls = upstream.tls
         self._client_fd = client.sock.fileno()
         self._upstream_fd = upstream.sock.fileno()
         self._epoch = -1

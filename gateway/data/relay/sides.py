@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gateway.data.sockets.outbound import OutboundBuffer
     from gateway.data.sockets.reactor import SocketReactor
     from gateway.data.sockets.slices import EventHandler
+    from gateway.data.sockets.tls import TlsConnection
 
+READ_AHEAD_BYTES = 256 * 1024  # at once
 SMALL_BUFFER_BYTES = 64 * 1024  # bytes, of which the kernel makes twice as many
 _SO_BUF_LOCK = 72  # <asm-generic/socket.h>
 _CLOSE_WAIT = 8  # of TCP_INFO's first byte
@@ -28,6 +30,7 @@ class LinkSide:
     Attributes:
         event_mask: the events that epoll tells of it.
         state: one of states.SIDE_STATES.
+        tls: None: it speaks plain text.
     """
 
     __slots__ = (
@@ -38,10 +41,14 @@ class LinkSide:
         "outbound",
         "sock",
         "state",
+        "tls",
     )
 
-    def __init__(self, sock: socket.socket, inbound: InboundBuffer, outbound: OutboundBuffer) -> None:
+    def __init__(
+        self, sock: socket.socket, inbound: InboundBuffer, outbound: OutboundBuffer, tls: TlsConnection | None = None
+    ) -> None:
         self.sock = sock
+        self.tls = tls
         self._fd = sock.fileno()
         self.inbound = inbound
         self.outbound = outbound
@@ -79,6 +86,21 @@ class LinkSide:
         except OSError:
             return 0
         return int.from_bytes(count, sys.byteorder)
+
+    def read_ahead(self, most: int) -> tuple[bytearray, bool]:
+        """Up to about `most` bytes behind everything received, and whether it was read to its end, or is broken."""
+        more = bytearray()
+        try:
+            while len(more) < most and self.state.is_read:
+                data = self.inbound.recv(self.sock, READ_AHEAD_BYTES)
+                if not data:
+                    return more, True
+                more += data
+        except BlockingIOError:
+            pass
+        except OSError:
+            return more, True
+        return more, False
 
     def open(self, reactor: SocketReactor[Any], handler: EventHandler) -> None:
         """Put it into the reactor.

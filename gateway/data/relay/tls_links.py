@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.data.relay.links import RelayLink
+from gateway.data.relay.sides import LinkSide
 from gateway.data.relay.states import CLOSED
 from gateway.data.sockets.inbound import InboundBuffer
 from gateway.data.sockets.outbound import OutboundBuffer
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from gateway.data.relay.sides import LinkSide
     from gateway.data.session.fast_path import ForwardingTerms
     from gateway.data.session.session import ClientSession
     from gateway.data.shared.budget import FrameBuffer, MemoryAccount
@@ -179,7 +179,7 @@ class BrokerTlsObserver(Protocol):
 class TlsLink(RelayLink):
     """A link whose client, or whose broker, or both speak TLS; the handshakes are over."""
 
-    __slots__ = ("_broker_tls_observer", "_client_tls", "_upstream_tls")
+    __slots__ = ("_broker_tls_observer", "_tls_sides")
 
     def __init__(
         self,
@@ -188,29 +188,28 @@ class TlsLink(RelayLink):
         client: socket.socket,
         upstream: socket.socket,
         peer: str,
-        of_client: TlsConnection | None,
-        of_upstream: TlsConnection | None = None,
-        course: BrokerTlsObserver | None = None,
+        client_tls: TlsConnection | None,
+        upstream_tls: TlsConnection | None = None,
+        observer: BrokerTlsObserver | None = None,
     ) -> None:
-        """`course` observes the connection to the broker."""
-        super().__init__(reactor, session, client, upstream, peer)
-        self._client_tls, self._upstream_tls = of_client, of_upstream
-        self._broker_tls_observer = course
-        shared, account = reactor.shared, session.account
-        if of_client is not None:
-            self.client.inbound = TlsInbound(of_client, shared, account, self._schedule_ready, is_client=True)
-            self.client.outbound = TlsOutbound(of_client, account)
-        if of_upstream is not None:
-            begun = course.on_first_bytes if course is not None else None
-            self.upstream.inbound = TlsInbound(
-                of_upstream, shared, account, self._schedule_ready, is_client=False, begun=begun
-            )
-            self.upstream.outbound = TlsOutbound(of_upstream, account)
-        self.shortcut = self._new_shortcut(of_client, of_upstream)
+        """`observer`: of the connection to the broker."""
+        self._broker_tls_observer = observer
+        super().__init__(reactor, session, client, upstream, peer, client_tls, upstream_tls)
+        self._tls_sides = [(side, side.tls) for side in (self.client, self.upstream) if side.tls is not None]
+
+    def _make_side(self, sock: socket.socket, tls: TlsConnection | None, *, is_client: bool) -> LinkSide:
+        if tls is None:
+            return super()._make_side(sock, tls, is_client=is_client)
+        account, observer = self.session.account, None if is_client else self._broker_tls_observer
+        inbound = TlsInbound(
+            tls, self.reactor.shared, account, self._schedule_ready, is_client=is_client,
+            begun=None if observer is None else observer.on_first_bytes,
+        )  # fmt: skip
+        return LinkSide(sock, inbound, TlsOutbound(tls, account), tls)
 
     def open(self) -> None:
         super().open()
-        if _has_plaintext(self._client_tls) or _has_plaintext(self._upstream_tls):
+        if any(tls.has_plaintext for _, tls in self._tls_sides):
             self.reactor.call_soon(self)
 
     def current_terms(self, now: float) -> ForwardingTerms | None:
@@ -225,14 +224,15 @@ class TlsLink(RelayLink):
 
     def on_flushed(self) -> None:
         super().on_flushed()
-        if _has_plaintext(self._client_tls):  # it was not read meanwhile
+        tls = self.client.tls
+        if tls is not None and tls.has_plaintext:  # it was not read meanwhile
             self.reactor.call_soon(self)
 
     def on_ready(self, now: float) -> None:
         is_read = owes = False
-        for tls, side in ((self._client_tls, self.client), (self._upstream_tls, self.upstream)):
-            if tls is None or self.state is CLOSED:
-                continue
+        for side, tls in self._tls_sides:
+            if self.state is CLOSED:
+                break
             if tls.has_plaintext and side.event_mask & IN:
                 is_read = True
                 self.shortcut.handle_event(side.sock.fileno(), IN, now)
@@ -242,17 +242,12 @@ class TlsLink(RelayLink):
 
     def _advance_state(self, now: float) -> None:
         super()._advance_state(now)
-        tls = self._client_tls
-        if tls is not None and self.state is not CLOSED:
+        for side, tls in self._tls_sides:
+            if self.state is CLOSED:
+                return
             if tls.has_pending_output:
-                self._send_tls_records(self.client, now)
-            if tls.has_plaintext and self.client.event_mask & IN:
-                self.reactor.call_soon(self)
-        tls = self._upstream_tls
-        if tls is not None and self.state is not CLOSED:
-            if tls.has_pending_output:
-                self._send_tls_records(self.upstream, now)
-            if tls.has_plaintext and self.upstream.event_mask & IN:
+                self._send_tls_records(side, now)
+            if tls.has_plaintext and side.event_mask & IN:
                 self.reactor.call_soon(self)
 
     def _send_tls_records(self, side: LinkSide, now: float) -> None:
@@ -268,24 +263,16 @@ class TlsLink(RelayLink):
     def close(self, cause: str) -> None:
         if self.state is CLOSED:
             return
-        for tls, side in ((self._client_tls, self.client), (self._upstream_tls, self.upstream)):
-            if tls is None:
-                continue
+        for side, tls in self._tls_sides:
             if tls.fault and side is self.client:
                 self._disconnect_log.log_malformed(f"TLS: {tls.fault}")
                 cause = "disconnects_malformed"
             elif tls.fault and self._broker_tls_observer is not None:
                 self._broker_tls_observer.on_tls_fault(tls.fault)
-            last = (
-                b"" if side.has_unsent else tls.close_notify()
-            )  # behind half a record it would be no alert but damage
+            last = b"" if side.has_unsent else tls.close_notify()  # behind half a record it would be damage
             if last:
                 try:
                     side.sock.send(last)
                 except OSError:  # it is gone, or takes nothing
                     pass
         super().close(cause)
-
-
-def _has_plaintext(tls: TlsConnection | None) -> bool:
-    return tls is not None and tls.has_plaintext

@@ -166,6 +166,16 @@ class InboundBuffer:
         if self.received_bytes == large.end < large.size:
             large.grow_buffer()
 
+    def memory_wait_s(self, now: float) -> float:
+        """Seconds that half a frame has waited here for memory; 0.0: none does."""
+        large = self.large_frame
+        return now - large.short_since if self.waits_for_memory and large is not None and large.short_since else 0.0
+
+    def prioritize_reading(self) -> None:
+        """Read on in whatever memory is free, if no other connection does."""
+        if self.waits_for_memory and self.large_frame is not None:
+            self._account.prioritize_frame(self.large_frame, self)
+
     def receive(self, sock: socket.socket) -> int:
         """Read once. Returns the number of bytes to handle (0: none yet), or EOF.
 

@@ -96,7 +96,7 @@ async def test_a_socket_is_empty_only_when_nothing_is_left_in_the_kernel_or_in_m
     # says nothing.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls, c_in = link.client.sock, link._client_tls, link.client.inbound
+        near, tls, c_in = link.client.sock, link.client.tls, link.client.inbound
         stage.reactor.modify(near.fileno(), 0)
         data = client.encrypt(bytes(100_000))
         await client.stream.send_all(data)
@@ -133,11 +133,11 @@ async def test_a_renegotiation_is_refused_at_once_though_no_answer_is_due(
 async def test_a_new_key_now_and_then_is_nothing_special(secure: Any) -> None:
     async with staged() as stage:
         link, client, broker = await secure(stage).connect()
-        link._client_tls._empty_records += 60  # as so many would
+        link.client.tls._empty_records += 60  # as so many would
         for _ in range(90):
             await client.stream.send_all(client.encrypt(request(1), 1))
             await receive_exactly(broker, len(request(1)))
-        link._client_tls._empty_records += 10
+        link.client.tls._empty_records += 10
         await client.send(request(1))
         assert await receive_exactly(broker, len(request(1))) == request(1)
         assert not link.is_closed
@@ -151,7 +151,7 @@ async def test_an_end_that_is_given_to_openssl_in_a_piece_of_its_own_is_seen(sec
     # OpenSSL gets RECORD bytes at once; what ends here is the last record before that, and no further event comes.
     async with staged() as stage:
         link, client, _ = await secure(stage).connect()
-        near, tls = link.client.sock, link._client_tls
+        near, tls = link.client.sock, link.client.tls
         stage.reactor.modify(near.fileno(), 0)
         frames = client.encrypt(bytes(MAX_FEED_BYTES - 5 * 22))
         assert len(frames) == MAX_FEED_BYTES

@@ -188,7 +188,7 @@ async def test_a_client_that_sends_nothing_but_new_keys_is_closed_before_it_cost
 ) -> None:
     # Each costs a tenth of a millisecond: a full read of them would stop everybody for a second.
     async with opened("client", variant) as far:
-        tls = far.link._client_tls
+        tls = far.link.client.tls
         keys = tls._ssl_object = NewKeys(tls._incoming)
         data = 9000 * (b"\x17\x03\x03\0\x16" + bytes(22))
         try:
