@@ -37,13 +37,45 @@ _io_manager: Any = vars(trio_run)["TheIOManager"]
 
 class Process:
     """A process of the product, as far as the simulation has any. `wall_offset_s`: by which its wall clock is off.
-    `is_dead`: it was killed, and whatever its code still does has no effect.
+    `is_dead`: it was killed, and whatever its code still does has no effect. `is_stopped`: none of its tasks has a
+    turn, nor its threads. `stops`: how often it was. `stopped_at`: on trio's clock; infinite: it runs.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.wall_offset_s = 0.0
-        self.is_dead = False
+        self.is_dead = self.is_stopped = False
+        self.stops = 0
+        self.stopped_at = math.inf
+        self._held: list[trio.lowlevel.Task] = []  # what would run: for what it waited, that is there
+        self._overdue: dict[trio.lowlevel.Task, None] = {}  # whose time-outs are over
+
+    def stop(self) -> None:
+        """As by SIGSTOP. What the kernel does for it goes on, up to the size of its buffers."""
+        self.is_stopped, self.stops, self.stopped_at = True, self.stops + 1, trio.current_time()
+        queue = trio_run.GLOBAL_RUN_CONTEXT.runner.runq
+        self._held += [task for task in queue if task.context.get(current_process) is self]
+        for task in self._held:
+            queue.remove(task)
+
+    def resume(self) -> None:
+        """As by SIGCONT: it first sees what has come, and only then that its time-outs are over, as an event loop."""
+        if self.is_stopped:
+            self.is_stopped, self.stopped_at = False, math.inf
+            trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self._held)
+            overdue = list(self._overdue)
+            self._held.clear()
+            self._overdue.clear()
+            for task in overdue:
+                task._attempt_delivery_of_any_pending_cancel()
+
+    def hold_task(self, task: trio.lowlevel.Task) -> None:
+        """The task, which was just put at the end of those that run next, has to wait until the process goes on."""
+        trio_run.GLOBAL_RUN_CONTEXT.runner.runq.pop()
+        self._held.append(task)
+
+    def hold_cancellation(self, task: trio.lowlevel.Task) -> None:
+        self._overdue[task] = None
 
 
 # The process that runs now: tasks inherit it.
@@ -218,6 +250,32 @@ async def run_blocking(call: Callable[..., Any], *args: Any, abandon_on_cancel: 
     return found
 
 
+# --- processes that are stopped ---------------------------------------------------------------------------------------
+
+
+def _stopped_process(task: trio.lowlevel.Task) -> Process | None:
+    process = task.context.get(current_process)
+    return process if process is not None and process.is_stopped else None
+
+
+def _reschedule(
+    runner: Any, task: trio.lowlevel.Task, *outcome: Any, real: Callable[..., None] = trio_run.Runner.reschedule
+) -> None:
+    real(runner, task, *outcome)
+    if (process := _stopped_process(task)) is not None:
+        process.hold_task(task)
+
+
+def _deliver_cancellation(
+    task: trio.lowlevel.Task,
+    real: Callable[..., None] = trio.lowlevel.Task._attempt_delivery_of_any_pending_cancel,
+) -> None:
+    if (process := _stopped_process(task)) is not None:
+        process.hold_cancellation(task)
+    else:
+        real(task)
+
+
 # --- chance, time, order ----------------------------------------------------------------------------------------------
 
 
@@ -262,6 +320,8 @@ def deterministic(agenda: Agenda, seed: int) -> Iterator[None]:
         (_io_manager, "get_events", _seldom(agenda, _io_manager.get_events)),
         (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         (trio_run, "_r", random.Random(f"trio {seed}")),
+        (trio_run.Runner, "reschedule", _reschedule),
+        (trio.lowlevel.Task, "_attempt_delivery_of_any_pending_cancel", _deliver_cancellation),
     ]
     random.seed(f"global {seed}")
     token = _agenda.set(agenda)

@@ -29,6 +29,12 @@ STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients unde
 STEADY_AFTER_S: Final = 5
 IDLE_SHARE: Final = 2.0  # … after IDLE_AFTER_S with less than half of it: a second's worth is saved
 IDLE_AFTER_S: Final = 3
+# Workers whose control is stopped keep their parts for up to 4 s, others leave them to them for 1 s at least; then they
+# keep FLOORS of an even part. When control goes on it deals parts out a cycle before others know
+# (docs/workers-and-fleet.md).
+KEPT_PART_S: Final = 3.0
+BACK_S: Final = 1.5
+FLOORS: Final = 0.04
 RISING_SHARE: Final = 1.35  # … else: content gateways have saved a quarter of a second (docs/shares.md)
 
 
@@ -69,7 +75,7 @@ class _Attempt:
 
 class _Second(NamedTuple):
     """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end. `owed`:
-    that had come beyond the limit before.
+    that had come beyond the limit before. `excused`: bytes that may come beyond it on top.
     """
 
     taken: float
@@ -77,6 +83,7 @@ class _Second(NamedTuple):
     brought: float
     held: float
     is_wanted: bool
+    excused: float
 
 
 class FairShares:
@@ -131,7 +138,9 @@ class Limit:
         slack: bytes of whole requests that may pass on top within a second, one of each client.
         saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
         owed: bytes that came beyond the limit, and have not been paid back; at most OWED_S seconds' worth.
-        quiet_from: from when on windows are judged; `over_from`: full seconds. Events move them.
+        quiet_from: from when on windows are judged; `bounded_from`: whether they are above the limit; `over_from`: full
+            seconds. Events move them.
+        excused: seconds' worth that may come beyond it because of what happened in this second.
     """
 
     def __init__(
@@ -142,7 +151,7 @@ class Limit:
         self.rate = rate
         self.held = held
         self.slack = slack
-        self.quiet_from = self.over_from = 0.0
+        self.quiet_from = self.bounded_from = self.over_from = self.excused = 0.0
         self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
         self.owed = 0.0
         self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
@@ -156,7 +165,7 @@ class RejectingTotal:
     """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md).
 
     Attributes:
-        taken: bytes in this second. `most`: the seconds' worth that was ever beyond the total.
+        taken: bytes in this second, by gateway's host. `most`: the seconds' worth that was ever beyond the total.
     """
 
     def __init__(self, name: str, rate: float, burst_s: float, slack: float) -> None:
@@ -164,17 +173,31 @@ class RejectingTotal:
         self.rate = rate
         self.burst_s = burst_s
         self.slack = slack
-        self.taken = self.most = 0.0
-        self._beyond = 0.0
+        self.most = 0.0
+        self.taken: Counter[str] = Counter()
+        self._before: deque[Counter[str]] = deque([Counter()], maxlen=round(STEADY_AFTER_S))
+        self._beyond = self._excused = 0.0
+
+    def excuse(self, host: str, kept_s: float, more_s: float) -> None:
+        """For so many seconds that gateway keeps what it takes now, which others have, too; and seconds of the total
+        come on top.
+        """
+        self._excused += kept_s * sum(each[host] for each in self._before) / len(self._before) + more_s * self.rate
 
     def end_second(self) -> str:
         """What is wrong."""
-        self._beyond = max(0.0, self._beyond + self.taken - self.rate)
-        self.taken = 0.0
+        self._beyond = max(0.0, self._beyond + sum(self.taken.values()) - self.rate)
+        self._before.append(self.taken)
+        self.taken = Counter()
+        if not self._beyond:
+            self._excused = 0.0
         self.most = max(self.most, self._beyond / self.rate)
-        if self._beyond <= (2 * self.burst_s + 1.0) * self.rate + self.slack:
+        if self._beyond <= (2 * self.burst_s + 1.0) * self.rate + self.slack + self._excused:
             return ""
-        return f"{self.name}: {self._beyond / self.rate:.1f} s of it beyond it, with a burst of {self.burst_s:.0f} s"
+        return (
+            f"{self.name}: {self._beyond / self.rate:.1f} s of it beyond it, with a burst of {self.burst_s:.0f} s and"
+            f" {self._excused / self.rate:.1f} s by controls that were stopped"
+        )
 
 
 Place = tuple[str, int, int]  # topic, partition and offset
@@ -544,7 +567,7 @@ class Judge(Observer):
         self.recent[int(self.now())] += batch.size
         self.counts["records in logs"] += batch.records
         if partition.leader in self.rejecting:
-            self.rejecting[partition.leader].taken += batch.size
+            self.rejecting[partition.leader].taken[attempt.host] += batch.size
         if self.shares is not None:
             self.shares.taken[attempt.host] += batch.size
         for name in self.limits_of(client, partition.leader):
@@ -581,8 +604,9 @@ class Judge(Observer):
             self.accuse("over a limit", text)
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
+            excused, limit.excused = limit.excused * limit.rate, 0.0
             held = limit.held()
-            limit.seconds.append(_Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate))
+            limit.seconds.append(_Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate, excused))
             limit.owed = min(max(0.0, limit.owed + taken - limit.rate), OWED_S * limit.rate)
             limit.brought = 0.0
             limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0
@@ -597,14 +621,16 @@ class Judge(Observer):
                 if taken > share * limit.rate + limit.slack:
                     self.accuse("over a limit", f"{limit.name}: {taken:.0f} bytes in a second of {limit.rate:.0f}")
             seconds = limit.seconds
+            share = sum(second.taken for second in seconds) / WINDOW_S / limit.rate
+            if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.bounded_from:
+                excused = sum(second.excused for second in seconds)
+                if share > 1.03 + (limit.slack + excused) / limit.rate / WINDOW_S:
+                    self.accuse("over a limit", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
             if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.quiet_from:
-                share = sum(second.taken for second in seconds) / WINDOW_S / limit.rate
                 is_wanted = all(second.is_wanted for second in seconds)
                 limit.windows += 1
                 limit.checked += is_wanted
                 limit.highest = max(limit.highest, share)
-                if share > 1.03 + limit.slack / limit.rate / WINDOW_S:
-                    self.accuse("over a limit", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
                 if is_wanted:
                     limit.lowest = min(limit.lowest, share)
                     if share + seconds[0].owed / limit.rate / WINDOW_S < 0.97 and limit.is_lower_judged:

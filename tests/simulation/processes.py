@@ -3,7 +3,7 @@
 # librdkafka. Their admin port is not opened.
 #
 # A killed process ends as by SIGKILL: its sockets are closed by the kernel, and nothing that its code does on its way
-# out has an effect.
+# out has an effect. One that is stopped, as by SIGSTOP, does nothing until it goes on; its sockets' buffers fill.
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ from tests.variants import module as variant_of
 PORT: Final = 19_092
 RESTART_S: Final = 0.3
 LARGE_DISK: Final = 10**12  # bytes
+CHANNEL_BUFFER: Final = 212_992  # bytes of unread messages that the kernel keeps of a channel …
+MESSAGE_OVERHEAD: Final = 768  # … each with this much around it
 
 
 class ChannelEnd:
@@ -107,12 +109,22 @@ class MemoryChannel:
         peer.came.set()
 
     @property
+    def _unwritten(self) -> list[bytes]:
+        """What the kernel has no room for, because the other process doesn't read."""
+        used, found = 0, []
+        for data, _ in self._end.peer.inbox:
+            used += len(data) + MESSAGE_OVERHEAD
+            if used > CHANNEL_BUFFER:
+                found.append(data)
+        return found
+
+    @property
     def backlog(self) -> int:
-        return len(self._end.peer.inbox)
+        return len(self._unwritten)
 
     @property
     def backlog_bytes(self) -> int:
-        return sum(len(data) for data, _ in self._end.peer.inbox)
+        return sum(map(len, self._unwritten))
 
     async def wait_flushed(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -222,6 +234,7 @@ class Gateway:
     Attributes:
         metrics, policies: of the present control process. `all_metrics`: of all there were.
         spool_dir: where its usage log is.
+        is_frozen: all its processes are stopped, the parent too.
         tell: called with what happens, and about what.
     """
 
@@ -260,6 +273,7 @@ class Gateway:
         self._page = memoryview(bytearray(page_size(workers))) if workers > 1 else None
         self.control: _Child | None = None
         self.workers: dict[int, _Child] = {}
+        self.is_frozen = False
         self._controls = 0
         self._restarts: dict[int, int] = dict.fromkeys(range(workers), 0)
         self.is_stopped = True
@@ -267,6 +281,16 @@ class Gateway:
     @property
     def bootstrap(self) -> tuple[str, int]:
         return self.host, PORT
+
+    @property
+    def children(self) -> list[_Child]:
+        """Processes that are there."""
+        return [child for child in (self.control, *self.workers.values()) if child and not child.process.is_dead]
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether its control is there, and not stopped."""
+        return self.control is not None and not self.control.process.is_stopped
 
     @property
     def _restarts_children(self) -> bool:
@@ -288,16 +312,20 @@ class Gateway:
             control.parent.stopping.set()
             with trio.move_on_after(timeout_s + 10):
                 await control.ended.wait()
+        for child in self.children:
+            if child.process.is_stopped:
+                self.kill(child)
         for child in list(self.workers.values()):
             child.scope.cancel()
         self.network.close_listeners(list(self.listeners.values()))
         self.listeners.clear()
 
     async def ask(self, path: str, query: str = "") -> bytes | None:
-        """What the admin server answers; None: it is not there, or its process has ended meanwhile."""
-        if self.admin is None or self.admin[1].is_dead:
+        """What the admin server answers; None: it is not there, or its process has ended or was stopped meanwhile."""
+        if self.admin is None or self.admin[1].is_dead or self.admin[1].is_stopped:
             return None
         application, process = self.admin
+        stops = process.stops
         answer: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -319,7 +347,7 @@ class Gateway:
         finally:
             current_process.reset(token)
         body = b"".join(message.get("body", b"") for message in answer[1:])
-        if process.is_dead:
+        if process.is_dead or process.stops > stops:
             return None
         if answer[0]["status"] != 200:
             self.tell("admin", f"{path}: {answer[0]['status']} {body[:200]!r}")
@@ -368,7 +396,9 @@ class Gateway:
                 self.agenda.after(RESTART_S, self._restart_control)
 
     def _restart_control(self) -> None:
-        if self._restarts_children and self.control is None:
+        if self.is_frozen:
+            self.agenda.after(RESTART_S, self._restart_control)
+        elif self._restarts_children and self.control is None:
             self._start_control()
 
     def _start_worker(self, number: int) -> None:
@@ -394,7 +424,9 @@ class Gateway:
                 self.agenda.after(RESTART_S, self._restart_worker, number)
 
     def _restart_worker(self, number: int) -> None:
-        if self._restarts_children and number not in self.workers:
+        if self.is_frozen:
+            self.agenda.after(RESTART_S, self._restart_worker, number)
+        elif self._restarts_children and number not in self.workers:
             self._start_worker(number)
 
     def connect_worker(self, number: int) -> None:
@@ -413,6 +445,7 @@ class Gateway:
             return False
         child.process.is_dead = True
         self._close_files(child.process)
+        child.process.resume()  # to its end
         child.scope.cancel()
         return True
 

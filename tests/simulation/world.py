@@ -29,7 +29,7 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import FAIR_SHARE, FairShares, Judge, Limit, RejectingTotal
+from tests.simulation.judge import BACK_S, FAIR_SHARE, FLOORS, KEPT_PART_S, FairShares, Judge, Limit, RejectingTotal
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
 from tests.simulation.models.cluster import BROKER_USER, Cluster
@@ -127,6 +127,8 @@ _AUTHENTICATION: Final = (
     " upstream_credentials_file: {0}/brokers.yaml}}\n"
 )
 SECRET: Final = b"a secret of all gateways of a world, for what clients must not compute"
+STOPS_S: Final = (0.5, 100.0)  # for which a process is stopped
+KEPT_AFTER_STOP_S: Final = 5.0  # by workers, of what control dealt them before it was stopped
 PAUSED_AFTER_S: Final = 3.0  # an operator's pause is carried out everywhere
 RETENTION_S: Final = 40.0  # in worlds where disks fill up
 # Each fault and its weight.
@@ -141,8 +143,10 @@ MORE_FAULTS: Final = {
 }  # fmt: skip
 NEWER_FAULTS: Final = {"storage paused": 2}
 TRANSACTION_FAULTS: Final = {"producer replaced": 8, "producer stalls": 3, "coordinator moved": 4}
+NEWEST_FAULTS: Final = {"process stopped": 6}
 NEWER_FROM: Final = 20_000  # the first seed that has what is newer
 NEWEST_FROM: Final = 30_000
+STOPS_FROM: Final = 100_000
 MORE_FAULTS_FROM: Final = 1000  # the first seed that has them: those before are still the worlds that reports name
 LASTING: Final = frozenset({"gateway killed", "limit lent"})
 HARMLESS: Final = frozenset({"strangers", "foreign messages", "spool full", "compaction"})  # limits hold meanwhile
@@ -198,10 +202,12 @@ def make_plan(
         while (at := at + chance.expovariate(1 / pause_s)) < seconds - CALM_END_S:
             weights = FAULTS | (MORE_FAULTS if seed >= MORE_FAULTS_FROM else {}) | (NEWER_FAULTS if is_newer else {})
             weights |= TRANSACTION_FAULTS if theme == "transactions" else {}
+            weights |= NEWEST_FAULTS if seed >= STOPS_FROM else {}
             kind = chance.choices(list(weights), list(weights.values()))[0]
-            faults.append(
-                Fault(round(at, 3), kind, chance.randrange(1000), round(chance.uniform(3.0, 25.0), 3), chance.random())
-            )
+            number, seconds_of, value = chance.randrange(1000), chance.uniform(3.0, 25.0), chance.random()
+            if kind == "process stopped":  # as often for less than 7 s as for more
+                seconds_of = STOPS_S[0] * (STOPS_S[1] / STOPS_S[0]) ** value
+            faults.append(Fault(round(at, 3), kind, number, round(seconds_of, 3), value))
     return Plan(seed, seconds, theme, limit, gateways, workers, topics, tuple(plans), tuple(faults), has_nights)
 
 
@@ -237,6 +243,7 @@ class World:
         self.limit = plan.limit
         self._log = _LogCounter(self.judge)
         self._unsure_bytes = 0.0
+        self._stops: list[tuple[str, float, float]] = []  # of processes of a gateway's host, from when until when
         self._controls_killed = set[str]()
         self._is_lent = False
         self._quiet_from = 0.0  # when the last fault has been over for ASK_AFTER_S
@@ -484,6 +491,8 @@ class World:
         with trio.move_on_after(IDLE_TIMEOUT_S + 2.0 * self._unread_bytes(self.consumers) / self.plan.limit):
             while self._unread_bytes(self.consumers):  # noqa: ASYNC110
                 await trio.sleep(1.0)
+        while any(until > self.agenda.now for _, _, until in self._stops):  # noqa: ASYNC110
+            await trio.sleep(1.0)
         self.judge.check_consumers(self.consumers, self.cluster)
         for consumer in self.consumers:
             consumer.close()
@@ -521,8 +530,9 @@ class World:
             if not client.is_idle:
                 self.judge.accuse("no end", f"{who} still waits for {client.pending_bytes} bytes")
             allowed = 2 * profile.request_timeout_s + profile.backoff_s[1] + profile.metadata_age_s + 20.0
-            if client.longest_wait_s > allowed:
-                self.judge.accuse("no progress", f"{who} waited for {client.longest_wait_s:.1f} s")
+            for began, ended in client.long_waits:
+                if ended - began > allowed + self._stopped_s(client, began, ended):
+                    self.judge.accuse("no progress", f"{who} waited for {ended - began:.1f} s")
             if is_calm and isinstance(client, TransactionalClient) and client.given_up:
                 self.judge.accuse("given up", f"{who} gave up {client.given_up} transactions in a calm world")
             # Disks stay full as long as they do.
@@ -535,6 +545,15 @@ class World:
                 and client.sent_bytes > 1.1 * client.acknowledged_bytes + 50_000
             ):
                 self.judge.accuse("sent again", f"{who} sent {client.sent_bytes} for {client.acknowledged_bytes}")
+
+    def _stopped_s(self, client: Client, began: float, ended: float) -> float:
+        """For how long of that time a process of one of its gateways was stopped."""
+        until, total = began, 0.0
+        for host, since, to in self._stops:  # in the order of their beginnings
+            if host in client.hosts and since < ended and to > until:
+                total += min(to, ended) - max(since, until)
+                until = to
+        return total
 
     def _brought_too_much(self, client: Client) -> bool:
         """Whether what it gave up was more than its part of a broker's total serves until a batch is too old: it got
@@ -650,6 +669,8 @@ class World:
         held = {gateway.host: 0.0 for gateway in self.gateways}
         if any(gateway.is_stopped or gateway.control is None for gateway in self.gateways):
             return None
+        if any(child.process.is_stopped for gateway in self.gateways for child in gateway.children):
+            return None
         for client in self.clients:
             if len(client.hosts) > 1:
                 return None
@@ -667,11 +688,25 @@ class World:
         for limit in self.judge.limits.values():
             limit.over_from = max(limit.over_from, now + over_s)
             limit.quiet_from = max(limit.quiet_from, now + quiet_s)
+            limit.bounded_from = max(limit.bounded_from, now + quiet_s)
+
+    def _settle_stop(self, over_s: float, quiet_s: float, excused_s: float = 0.0) -> None:
+        """A process is stopped, or goes on: less than a limit may come, and `excused_s` seconds' worth more."""
+        now = self.agenda.now
+        for limit in self.judge.limits.values():
+            limit.over_from = max(limit.over_from, now + over_s)
+            limit.quiet_from = max(limit.quiet_from, now + quiet_s)
+            limit.excused += excused_s
+
+    def _settle_change(self, over_s: float = SETTLE_OVER_S) -> None:
+        """A gateway whose control is stopped learns of another limit when that goes on."""
+        left_s = max(0.0, *(until - self.agenda.now for _, _, until in self._stops), 0.0)
+        self._settle(over_s + left_s, SETTLE_S + left_s)
 
     async def _change_limit(self, gateway: Gateway, value: float, seconds: float = 0.0) -> None:
         """`seconds`: after which it is what it was before; 0.0: it stays."""
         policies = gateway.policies
-        if policies is None or gateway.control is None:
+        if policies is None or not gateway.is_answering:
             return
         document = _document(self.plan, value)
         try:
@@ -684,13 +719,13 @@ class World:
             self._set_limits()
             if seconds:
                 self.agenda.after(seconds, self._end_loan, before)
-        self._settle()
+        self._settle_change()
 
     def _end_loan(self, before: float) -> None:
         self._is_lent = False
         self.limit = before
         self._set_limits()
-        self._settle(over_s=SETTLE_OVER_S + 3.0)
+        self._settle_change(SETTLE_OVER_S + 3.0)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -700,7 +735,7 @@ class World:
         if fault.kind in LASTING:  # no more than its beginning and its end count
             self._settle()
             self.agenda.after(fault.seconds, self._settle)
-        elif fault.kind not in HARMLESS:
+        elif fault.kind not in HARMLESS and fault.kind not in NEWEST_FAULTS:
             self._settle(quiet_s=SETTLE_S + fault.seconds, over_s=SETTLE_OVER_S + fault.seconds)
         getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
 
@@ -785,9 +820,9 @@ class World:
         self._kill_worker(gateway, self._pick(gateway.workers.values(), fault.number))
 
     def _kill_worker(self, gateway: Gateway, child: Any) -> None:
+        alive_at = int(min(self.agenda.now, child.process.stopped_at)) if child is not None else 0
         if gateway.kill(child):
-            now = int(self.agenda.now)
-            self._unsure_bytes += sum(self.judge.recent[second] for second in range(now - 3, now + 1))
+            self._unsure_bytes += sum(self.judge.recent[second] for second in range(alive_at - 3, alive_at + 1))
 
     def _control_killed(self, fault: Fault) -> None:
         gateway = self._pick(self.gateways, fault.number)
@@ -802,7 +837,7 @@ class World:
         for child in list(gateway.workers.values()):
             self._kill_worker(gateway, child)
         gateway.kill(gateway.control)
-        gateway.is_stopped = True
+        gateway.is_stopped, gateway.is_frozen = True, False
         self.network.close_listeners(list(gateway.listeners.values()))
         gateway.listeners.clear()
         gateway.was_up = False
@@ -810,7 +845,7 @@ class World:
 
     def _gateway_restarted(self, fault: Fault) -> None:
         gateway = self._pick(self.gateways, fault.number)
-        if gateway.is_stopped or len(self.gateways) == 1:
+        if gateway.is_stopped or gateway.is_frozen or len(self.gateways) == 1:
             return
         self._controls_killed.add(gateway.name)
 
@@ -821,6 +856,33 @@ class World:
             gateway.start()
 
         self._nursery.start_soon(restart)
+
+    def _process_stopped(self, fault: Fault) -> None:
+        """Control, a worker, or all processes of a gateway, for a while."""
+        gateway, what = self._pick(self.gateways, fault.number // 3), ("control", "worker", "gateway")[fault.number % 3]
+        children = [gateway.control] if what == "control" else gateway.children
+        if what == "worker":
+            children = [self._pick(gateway.workers.values(), fault.number // 9)]
+        gateway.is_frozen |= what == "gateway"
+        stopped = [child.process for child in children if child is not None and not child.process.is_stopped]
+        for process in stopped:
+            process.stop()
+        now, share = self.agenda.now, 1.0 / len(self.gateways)
+        self._stops.append((gateway.host, now, now + fault.seconds))
+        keeps, returns = share < 1.0 and what == "control", share < 1.0 and what != "worker"
+        self._settle_stop(KEPT_AFTER_STOP_S + SETTLE_OVER_S, fault.seconds + SETTLE_S, KEPT_PART_S * keeps)
+        for total in self.judge.rejecting.values():
+            total.excuse(gateway.host, KEPT_PART_S * keeps, FLOORS * share * fault.seconds * keeps)
+
+        def end() -> None:
+            for process in stopped:
+                process.resume()
+            gateway.is_frozen &= what != "gateway"
+            self._settle_stop(SETTLE_OVER_S, SETTLE_S, BACK_S * returns)
+            for total in self.judge.rejecting.values():
+                total.excuse(gateway.host, 0.0, BACK_S * share * returns)
+
+        self.agenda.after(fault.seconds, end)
 
     def _limit_changed(self, fault: Fault) -> None:
         if self.under in ("free", "reject", *DISK_THEMES, *READ_THEMES):
@@ -913,7 +975,7 @@ class World:
 
     async def _pause(self, gateway: Gateway, fault: Fault) -> None:
         policies = gateway.policies
-        if policies is None or gateway.control is None:
+        if policies is None or not gateway.is_answering:
             return
         seconds = max(8.0, fault.seconds)
         override = PolicyOperation(OVERRIDE_KEY, str(StorageOverride("PAUSE", "a larger disk")))

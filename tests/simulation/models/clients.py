@@ -230,6 +230,7 @@ class Client:
         pending_bytes: of batches without an outcome.
         served_at_expiry: by broker, the fewest bytes that were acknowledged while a batch waited that was given up for
             its age; -1: one was given up sooner.
+        long_waits: from when until when there was no outcome for longer than two time-outs.
         progress_at: when one had an outcome last, or when there was nothing to wait for.
     """
 
@@ -256,6 +257,7 @@ class Client:
         self.acknowledged = 0
         self.progress_at = agenda.now
         self.longest_wait_s = 0.0
+        self.long_waits: list[tuple[float, float]] = []
         self._agenda = agenda
         self._network = network
         self._chance = chance
@@ -796,6 +798,8 @@ class Client:
         now = self._agenda.now
         self.pending_bytes -= pending.batch.size
         self.longest_wait_s = max(self.longest_wait_s, now - self.progress_at)
+        if now - self.progress_at > 2 * self.profile.request_timeout_s:
+            self.long_waits.append((self.progress_at, now))
         self.progress_at = now
         if is_acknowledged:
             self.acknowledged_bytes += pending.batch.size

@@ -181,7 +181,7 @@ class Producer:
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self._timeout_s = properties.get("message.timeout.ms", 300_000) / 1000
-        self._gateway = ""
+        self._gateway, self._process = "", current_process.get()
         self._transactional_id: str | None = properties.get("transactional.id")
         self._epoch = 0
         self._transaction: list[tuple[str, Any]] = []
@@ -206,9 +206,13 @@ class Producer:
         deadline = agenda.now + self._timeout_s
         agenda.after(self.cluster.chance.uniform(0.002, 0.02), self._write, topic, record, deadline, self._flight)
 
-    def _write(self, topic: str, record: Any, deadline: float, flight: int) -> None:
+    def _write(self, topic: str, record: Any, deadline: float, flight: int, *, is_retry: bool = False) -> None:
+        """What was written first before its process is stopped, the kernel sends."""
         cluster = self.cluster
         if flight != self._flight:
+            return
+        if is_retry and self._process.is_stopped:
+            cluster.agenda.after(RETRY_S, self._retry, topic, record, deadline, flight)
             return
         log, is_cut_off = cluster.internal.get(topic), bool(cluster.cut_off[self._gateway])
         if log is None and not is_cut_off:
@@ -224,7 +228,10 @@ class Producer:
         elif cluster.agenda.now + RETRY_S > deadline:
             self._settle(record[3], KafkaError(KafkaError._MSG_TIMED_OUT, "no leader"))
         else:
-            cluster.agenda.after(RETRY_S, self._write, topic, record, deadline, flight)
+            cluster.agenda.after(RETRY_S, self._retry, topic, record, deadline, flight)
+
+    def _retry(self, topic: str, record: Any, deadline: float, flight: int) -> None:
+        self._write(topic, record, deadline, flight, is_retry=True)
 
     def _settle(self, on_delivery: Callable[..., None] | None, error: KafkaError | None) -> None:
         self._pending -= 1
