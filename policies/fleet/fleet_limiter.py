@@ -52,20 +52,22 @@ MIN_RATE: Final = 1.0  # per second: a limiter needs a rate, also where nothing 
 SHARED_BURST_S: Final = 0.25
 USED_UP_S: Final = 0.05  # a limiter that has saved less than this is used up
 HUNGER_S: Final = 0.1  # a client that waited may take this long after its wait to send again
+RECOVERY_S: Final = 10.0  # after control is back, until portions of thresholds are where they are used again
 SLICE_MAX_AGE_S: Final = 2.0  # a worker that has reported nothing for this long takes nothing
 
 
 class FleetShares:
     """This gateway's share of every limit, and the page that its workers share. `gateways`: how many share, this one
     included; `processes`: workers of all of them. `settle_s`: 0 while the gateway is alone. `provisional_until`: until
-    `settle_s` after gateways came or went, or grants were revoked. `limiters`: by key, those that span all gateways and
-    that no caller applies shares to. `page`: None where this worker is the only one.
+    `settle_s` after gateways came or went, or grants were revoked. `recovering_until`: others have this gateway's
+    shares, or had them a moment ago; infinite while control is lost. `limiters`: by key, those that span all gateways
+    and that no caller applies shares to. `page`: None where this worker is the only one.
     """
 
     def __init__(self, page: SharedPage | None = None) -> None:
         self.gateways = self.processes = 1
         self.settle_s = 0.0
-        self.provisional_until = -math.inf
+        self.provisional_until = self.recovering_until = -math.inf
         self.page = page
         self.limiters: WeakValueDictionary[FleetKey, FleetLimiter] = WeakValueDictionary()
         self._grants: dict[FleetKey, ShareGrant] = {}
@@ -170,6 +172,8 @@ class FleetShares:
                 self._grants[key] = part
         others_came = gateways != self.gateways
         everything = others_came or self._falls_back or whole
+        if self._is_lost:
+            self.recovering_until = now + RECOVERY_S
         self._falls_back = self._is_lost = False
         self.gateways = max(1, gateways)
         self.settle_s = settle_s if self.gateways > 1 else 0.0
@@ -195,6 +199,7 @@ class FleetShares:
         """
         if not self._is_lost:
             self._falls_back = self._is_lost = True
+            self.recovering_until = math.inf
             self._grants.clear()
             self.provisional_until = now + self.settle_s
             self._apply_shares(now)

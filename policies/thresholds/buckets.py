@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from policies.thresholds.broker_thresholds import BrokerThresholds
 
 MIN_RATE: Final = 1.0  # bytes per second, in place of a threshold of 0: such a topic gets only what others leave
+FIT_CHANGE: Final = 0.1  # of the cut of portions, from which on topics without traffic have to know of it
 
 
 class ThresholdBuckets:
@@ -46,6 +47,7 @@ class ThresholdBuckets:
         "_counted_until",
         "_debt_s",
         "_fleet",
+        "_known_fit",
         "_name",
         "_saved_s",
         "_shares_topics",
@@ -86,6 +88,7 @@ class ThresholdBuckets:
         self._thresholds = thresholds
         self._counted_in_total = thresholds.meters.total.uncounted
         self._claims = TopicClaims()
+        self._known_fit = 1.0  # the cut by which topics save that have no traffic
         for meter in thresholds.meters.topics.values():
             meter.counted_in_bucket = meter.uncounted
             meter.topic_bucket = None
@@ -126,7 +129,7 @@ class ThresholdBuckets:
             bucket.set_rate(rate, now, burst_s)
         bucket.consume_evenly(size, now)
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
-        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate)
+        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate / (fit if self._saved_s else 1.0))  # a cut ends again
         return topic
 
     def settle_topics(self, owed_s: float, now: float) -> None:
@@ -239,7 +242,8 @@ class ThresholdBuckets:
         if self._owners == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
             return
         elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
-        content = hungry = portions = 0.0
+        content = hungry = portions = saving = 0.0
+        is_recovering = now < self._fleet.recovering_until
         for meter in self._thresholds.meters.topics.values():
             topic: TopicBucket | None = meter.topic_bucket
             if topic is None:
@@ -247,7 +251,8 @@ class ThresholdBuckets:
                 if topic is None:
                     continue
             use, part = topic.measure_use(meter.uncounted, elapsed)
-            if use < MIN_RATE and not topic.bucket.in_debt:
+            is_idle = use < MIN_RATE and not topic.bucket.in_debt
+            if is_idle and not is_recovering:
                 continue
             limit = self._thresholds.effective_threshold(meter)
             if limit is None:
@@ -258,14 +263,22 @@ class ThresholdBuckets:
                 hungry += portion
             else:
                 content += min(use, portion)
-        claims.content, claims.hungry, claims.portions = content, hungry, portions
+                saving += max(0.0, portion - use) * is_recovering
+        claims.content, claims.hungry, claims.portions, claims.saving = content, hungry, portions, saving
         self._fit_portions(now)
 
     def _fit_portions(self, now: float) -> None:
         """Cut topics' portions to this gateway's part of the total, in all its workers alike."""
         claims, part = self._claims, self.limiter.gateway_rate
-        own = claims.content, claims.hungry, claims.portions
+        own = claims.content, claims.hungry + claims.saving, claims.portions
         sums = self._fleet.sum_reports(f"{self.limiter.key} claims", own, now)
         if sums is None:
             sums, part = own, part / self._fleet.worker_count
         claims.fit_part(math.inf if self._thresholds.is_overcommitted else part, *sums)
+        fit = claims.fit if now < self._fleet.recovering_until else 1.0
+        if self._saved_s and abs(fit - self._known_fit) > FIT_CHANGE * self._known_fit:
+            self._known_fit = fit
+            owed_s = self.total.debt_wait_s(now)
+            for meter in self._thresholds.meters.topics.values():
+                if isinstance(meter.topic_bucket, TopicBucket):
+                    self.settle_topic(meter, owed_s, now)

@@ -121,9 +121,12 @@ class BurstRejecter(ThresholdRejecter):
         meter.set_thresholds_credit(credit)
 
     def _settle_total(self, now: float) -> float:
-        """Bring the total's bucket up to date; the seconds that it owes."""
-        total = self.buckets.total
+        """Bring the total's bucket up to date; the seconds that it owes. A part that is small for a while, as while
+        control is lost, forgives nothing: it would be a burst more each time.
+        """
+        total, limiter = self.buckets.total, self.buckets.limiter
         owed_s = self.buckets.settle_total(now)
         if owed_s > self._burst_s:
-            total.forgive_debt(self._burst_s * total.rate)
+            even = limiter.whole_rate / self._thresholds.fleet.gateways
+            total.forgive_debt(self._burst_s * total.rate * max(1.0, even / limiter.gateway_rate))
         return min(owed_s, self._burst_s)

@@ -68,15 +68,16 @@ class TopicClaims:
         content: of topics that make no client wait: what they use, at most their portions.
         hungry: the portions of topics that owe, or make a client wait.
         portions: of all topics in use.
+        saving: the unused part of portions, while others use it (FleetShares.recovering_until).
         fit: times which portions are in force, at most 1.
         measured_at: seconds.
         is_outdated: rates, and with them portions, have changed since.
     """
 
-    __slots__ = ("content", "fit", "hungry", "is_outdated", "measured_at", "portions")
+    __slots__ = ("content", "fit", "hungry", "is_outdated", "measured_at", "portions", "saving")
 
     def __init__(self) -> None:
-        self.content = self.hungry = self.portions = 0.0
+        self.content = self.hungry = self.portions = self.saving = 0.0
         self.fit = 1.0
         self.measured_at = -math.inf
         self.is_outdated = False

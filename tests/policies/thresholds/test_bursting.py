@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from policies.engine import PolicyEngine
+from policies.fleet.keys import total_key
+from policies.fleet.shares import ShareGrant
 from policies.meters.broker_meters import PeerTraffic
 from policies.verdict import REJECT, Verdict
 from tests.policies.asking import Request, present
@@ -152,6 +154,67 @@ def test_gateways_have_their_parts_of_it() -> None:
     passed = sum(play(made, {"t": 10 * MB}, 5.0).total("t") for made in makers)
     assert passed <= (5 + BURST_S) * 10 * MB + 4 * 2 * MB
     assert passed >= 0.9 * (5 + BURST_S) * 10 * MB
+
+
+class Recovering:
+    """One of two gateways, whose control is lost now and then. The other one brings as much, and two topics share the
+    total.
+    """
+
+    def __init__(self) -> None:
+        self.engine = engine(5.0, a=5 * MB, b=5 * MB)
+        self.now = 60.0
+
+    def find_control(self) -> None:
+        self.engine.fleet.update_grants({total_key(1): ShareGrant(5.0 * MB, 5.0 * MB)}, 2, 2.0, self.now)
+        self.engine.apply_shares(self.now)
+
+    def lose_control(self) -> None:
+        self.engine.fleet.revoke_grants(self.now)
+        self.engine.apply_shares(self.now)
+
+    def play(self, a: float, b: float, seconds: float) -> int:
+        """The bytes that pass of what the topics bring."""
+        passed = 0
+        for _ in range(round(seconds / STEP_S)):
+            rates = {name: meter.rate for name, meter in self.engine.broker_meters(1).topics.items()}
+            self.engine.set_peer_traffic({1: PeerTraffic(sum(rates.values()), rates)}, 2)
+            self.engine.pace_limits(self.now)
+            passed += sum(map(sum, play(self.engine, {"a": a, "b": b}, STEP_S, self.now).passed.values()))
+            self.now += STEP_S
+        return passed
+
+    @property
+    def owed(self) -> float:
+        buckets = self.engine.broker_meters(1).limits.strategy.buckets
+        assert buckets is not None
+        return buckets.total.owed_tokens
+
+
+def test_what_others_use_while_control_is_lost_no_topic_saves() -> None:
+    """Else it came on top each time that control is back: half of the burst."""
+    gateway = Recovering()
+    for number in range(4):
+        gateway.find_control()
+        passed = gateway.play(6 * MB, 6 * MB, 10.0)
+        assert number == 0 or passed <= 1.1 * 10.0 * 5 * MB
+        gateway.lose_control()
+        gateway.play(0.0, 0.0, 20.0)
+    gateway.find_control()
+    gateway.play(0.0, 0.0, 20.0)
+    assert gateway.play(6 * MB, 6 * MB, 10.0) > (10.0 + 4.5) * 5 * MB
+
+
+def test_no_debt_is_forgiven_for_a_part_that_is_small_only_while_control_is_lost() -> None:
+    gateway = Recovering()
+    gateway.find_control()
+    gateway.play(20 * MB, 0.0, 10.0)
+    gateway.play(0.0, 20 * MB, 1.0)
+    owed = gateway.owed
+    assert owed > 8 * MB
+    gateway.lose_control()
+    gateway.play(0.0, 0.0, 5.0)
+    assert gateway.owed > 0.85 * owed
 
 
 def test_it_comes_and_goes_with_its_setting() -> None:
