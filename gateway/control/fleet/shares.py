@@ -166,6 +166,11 @@ class FleetControl:
         if member.is_silent:
             self._mark_silent(worker, member, is_silent=False)
 
+    def is_silent(self, worker: int) -> bool:
+        """Whether the worker has sent nothing for SILENT_S, so that it is stopped."""
+        member = self._workers.get(worker)
+        return member is not None and member.is_silent
+
     def _mark_silent(self, worker: int, member: _MemberWorker, *, is_silent: bool) -> None:
         """Others must not wait for a worker that is stopped, and whose clients take nothing."""
         member.is_silent = is_silent

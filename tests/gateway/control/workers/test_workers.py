@@ -276,6 +276,7 @@ class Followed:
         self.told: list[tuple[Any, ...]] = []
         self.posts: dict[int, Any] = {}
         self.heard = set[int]()
+        self.silent = set[int]()
 
     def add_worker(self, worker: int, post: Any, gateways: int = 1) -> None:
         self.posts[worker] = post
@@ -286,6 +287,9 @@ class Followed:
 
     def record_heard(self, worker: int) -> None:
         self.heard.add(worker)
+
+    def is_silent(self, worker: int) -> bool:
+        return worker in self.silent
 
     def record_demand(self, worker: int, demand: DemandReport) -> None:
         self.told.append((worker, demand))
@@ -370,6 +374,23 @@ async def test_connections_go_to_the_worker_with_the_fewest(control: Control) ->
             assert clients[i].recv(1) == b"x"
     for client in clients:
         client.close()
+
+
+async def test_no_connection_goes_to_a_stopped_worker_while_there_is_another(control: Control) -> None:
+    """It would have the fewest, as clients give it up."""
+    control.sharing.silent = {0, 1}
+    workers = [await control.join(0, "a")]
+    workers[0].post(WorkerGauges(1, 0, 0))
+    await until(lambda: control.sample("connections", worker="0") == 1)
+    workers.append(await control.join(1, "b"))
+    for silent, given in (({0, 1}, 1), ({1}, 0), ({1}, 0), ({1}, 0)):
+        control.sharing.silent = silent
+        ours, theirs = socket.socketpair()
+        await control.workers.hand_over_connection(theirs, AcceptedConnection(given, "peer"))
+        message, fd = await receive(workers[given], AcceptedConnection)
+        assert message == AcceptedConnection(given, "peer")
+        socket.close(fd)
+        ours.close()
 
 
 async def test_a_connection_waits_for_a_worker(control: Control) -> None:
