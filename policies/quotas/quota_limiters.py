@@ -27,7 +27,7 @@ from policies.fleet.keys import FleetKey, quota_key, total_out_key
 from policies.fleet.shares import max_min_fair
 from policies.limits.description import LimitDescription, LimitLevel, Traffic, known_broker, place_text, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
-from policies.limits.limiter import BURST_S, DEBT_S, MAX_WAIT_S, AdmissionResult, check_limiters
+from policies.limits.limiter import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, AdmissionResult, check_limiters
 from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaKey, QuotaType
 from policies.quotas.store import TOTAL_KEYS, BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
@@ -94,7 +94,8 @@ class QuotaLimiter(FleetLimiter):
     """The limiter of one bucket of a client quota. `rate` in bytes per second, or seconds per second for `percent`.
     `node_id`: the broker that it is for, ALL_BROKERS for all. `quota`: the configured value. `meter`: of the amount
     charged. `promised_bytes`: bytes that may come in responses to Fetches in flight. `retained`: the set that it is in
-    from its first charge until it is found full again.
+    from its first charge until it is found full again. `hungry_rate`: of shares, what the next allocation gives it at
+    least if it wants more until then and others want what they did; 0.0 or less while that is not known.
     """
 
     __slots__ = (
@@ -102,6 +103,7 @@ class QuotaLimiter(FleetLimiter):
         "_retained",
         "charged",
         "demand",
+        "hungry_rate",
         "meter",
         "node_id",
         "promised_bytes",
@@ -134,6 +136,7 @@ class QuotaLimiter(FleetLimiter):
         self.promised_bytes = 0
         self.charged = 0.0  # since the last allocation
         self.demand = 0.0  # bytes per second, smoothed
+        self.hungry_rate = 0.0
         self.used_at = now  # when something was taken
 
     def is_active(self, now: float) -> bool:
@@ -208,6 +211,33 @@ class QuotaLimiter(FleetLimiter):
             too_much = self.bucket.owed_tokens - (CLAIMED_DEBT_S if self.own else DEBT_S) * self.bucket.rate
             if too_much > 0.0:
                 super().refund_amount(min(size, too_much))
+
+
+class ShareLimiter(QuotaLimiter):
+    """The same of a quota in shares."""
+
+    __slots__ = ()
+
+    def check_admission(
+        self, size: float, now: float, may_wait: bool, denied_s: float, client: object = None
+    ) -> AdmissionResult:
+        answer = super().check_admission(size, now, may_wait, denied_s, client)
+        if not answer.admitted or answer is AT_ONCE:
+            return answer
+        return answer._replace(wait_s=self._expected_wait_s(answer.wait_s))
+
+    def wait_after_charge(self, now: float) -> float:
+        return self._expected_wait_s(super().wait_after_charge(now))
+
+    def _expected_wait_s(self, wait: float) -> float:
+        """`wait` is by the present rate, which follows what the client took; its debt makes the next one larger. By the
+        present one, a client whose requests are large for it would wait beside a total that nobody uses, and so take
+        even less.
+        """
+        late = wait - ALLOCATE_S
+        if late <= 0.0 or self.hungry_rate <= self.bucket.rate:
+            return wait
+        return ALLOCATE_S + late * self.bucket.rate / self.hungry_rate
 
 
 class UnchargedTraffic:
@@ -475,11 +505,11 @@ class QuotaLimiters:
         allocation.allocated_at = now
         if elapsed <= 0.0:
             return
-        pools: dict[int, list[QuotaLimiter]] = {}
+        pools: dict[int, list[ShareLimiter]] = {}
         if self.fleet.page is not None:  # the part that others take here can't be shared elsewhere
             pools = {node_id: [] for node_id in totals}
         for limiter in self._limiters.values():
-            if limiter.quota.unit == "shares" and limiter.quota.bucket.key.type == kind:
+            if isinstance(limiter, ShareLimiter) and limiter.quota.bucket.key.type == kind:
                 pools.setdefault(limiter.node_id, []).append(limiter)
         for node_id, limiters in pools.items():
             total, taken = totals.get(node_id, (None, 0.0))
@@ -508,7 +538,7 @@ class QuotaLimiters:
     ) -> float:
         """This worker's part of a broker's total, `name`: the more, the more shares the clients have that want more
         here. A client that has all that it wants only because others have less for each of their shares is one of
-        those.
+        those, and so is the first in that order where all together take more than the total.
         """
         hungry = [limiter for limiter in limiters if limiter.bucket.in_debt or now < limiter.hungry_until]
         content = [limiter for limiter in limiters if limiter.is_active(now) and limiter not in hungry]
@@ -516,7 +546,7 @@ class QuotaLimiters:
         weights += sum([limiter.quota.rate for limiter in hungry])
         left = total - others - taken - sum([limiter.demand for limiter in content])
         for limiter in sorted(content, key=lambda limiter: -limiter.demand / limiter.quota.rate):
-            if not weights or limiter.demand * weights <= max(0.0, left) * limiter.quota.rate:
+            if (weights or left >= 0.0) and limiter.demand * weights <= max(0.0, left) * limiter.quota.rate:
                 break
             content.remove(limiter)
             hungry.append(limiter)
@@ -549,7 +579,8 @@ class QuotaLimiters:
             key = (limit.bucket, node_id)
             limiter = self._limiters.get(key)
         if limiter is None:
-            limiter = self._limiters[key] = QuotaLimiter(
+            kind = ShareLimiter if limit.unit == "shares" else QuotaLimiter
+            limiter = self._limiters[key] = kind(
                 self.fleet, now, node_id, limit, self._factor_of(limit), self._retained, own=own
             )
             if limiter.scope == "worker":
@@ -594,24 +625,32 @@ def _limiter_key(quota: Quota, node_id: int) -> FleetKey:
     return quota_key(quota.bucket.key.wire_name, user, client_id, None if node_id == ALL_BROKERS else node_id)
 
 
-def _allocate_rates(limiters: list[QuotaLimiter], left: float, elapsed: float, now: float) -> None:
+def _allocate_rates(limiters: list[ShareLimiter], left: float, elapsed: float, now: float) -> None:
     for limiter in limiters:
         rate = limiter.charged / elapsed
         limiter.demand += SMOOTH * (rate - limiter.demand)
         limiter.charged = 0.0
     active = [limiter for limiter in limiters if limiter.is_active(now)]
     weight = sum(limiter.quota.rate for limiter in active)
+    hungry = sum(limiter.quota.rate for limiter in active if limiter.bucket.in_debt)
+    spare = left - sum(limiter.demand for limiter in active if not limiter.bucket.in_debt)
     wants = [(limiter.quota.rate, _wanted_rate(limiter, left)) for limiter in active]
     for limiter, rate in zip(active, max_min_fair(wants, left), strict=True):
+        own = limiter.quota.rate
+        limiter.hungry_rate = 0.0 if limiter.bucket.in_debt else (spare + limiter.demand) * own / (hungry + own)
         # A client that wants next to nothing is not held to that: wanting more all of a sudden it would have to wait
         # for seconds, and has its part with the next allocation. Not to all of it, or too much is allocated for too
         # long.
-        limiter.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * limiter.quota.rate / weight), now)
+        limiter.bucket.set_rate(max(MIN_RATE, rate, HELD_FREE * left * own / weight), now)
     for limiter in limiters:  # one that comes back begins with its own share: the next allocation takes it from others
         if not limiter.is_active(now):
-            limiter.bucket.set_rate(max(MIN_RATE, left * limiter.quota.rate / (weight + limiter.quota.rate)), now)
+            own = limiter.quota.rate
+            limiter.hungry_rate = spare * own / (hungry + own)
+            limiter.bucket.set_rate(max(MIN_RATE, left * own / (weight + own)), now)
 
 
 def _wanted_rate(limiter: QuotaLimiter, left: float) -> float:
-    """One with waiting clients wants more than it got; others a bit more than they took, so that they can grow."""
-    return left if limiter.bucket.in_debt else min(left, 1.25 * limiter.demand)
+    """One with waiting clients wants more than it got; others are counted at what they take, so that the former have
+    the rest to the byte.
+    """
+    return left if limiter.bucket.in_debt else min(left, limiter.demand)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -386,6 +387,33 @@ def test_the_part_that_one_does_not_want_goes_to_the_others(workers: int) -> Non
     assert [rate(got[name], 20.0) for name in "abc"] == pytest.approx([11_000 / 3, 22_000 / 3, 1000], rel=0.08)
 
 
+def fair_parts(shares: Mapping[str, float], wants: Mapping[str, float], total: float) -> dict[str, float]:
+    """KIP-546's shares: each gets what it wants, or as much per share as all others that want more."""
+    if sum(wants.values()) <= total:
+        return dict(wants)
+    low, high = 0.0, total
+    for _ in range(100):  # the rate per share at which the total is used up
+        middle = (low + high) / 2
+        used = sum(min(wants[name], shares[name] * middle) for name in shares)
+        low, high = (low, middle) if used > total else (middle, high)
+    return {name: min(wants[name], shares[name] * low) for name in shares}
+
+
+@pytest.mark.seed("546.13")
+@pytest.mark.parametrize(("seed", "workers"), matrix(range(12), [1, 2, 3, 4]))
+def test_any_mix_of_clients_has_fair_parts_and_together_the_total(seed: int, workers: int) -> None:
+    """Also where most of the total goes to those that have all that they want."""
+    chance = random.Random(seed)
+    names = [f"user{number}" for number in range(chance.randint(2, 5))]
+    shares = {name: float(chance.choice([1, 2, 3, 10, 100])) for name in names}
+    wants = {name: 12_000.0 * chance.choice([0.02, 0.1, 0.3, 0.5, 2.0]) for name in names}
+    others = 12_000.0 * chance.choice([0.0, 0.2])
+    steady: dict[str, Callable[[float], float]] = {name: lambda _, rate=rate: rate for name, rate in wants.items()}  # type: ignore[misc]
+    got = play_shares(steady, shares, 40.0, others, workers)
+    due = fair_parts(shares, wants, 12_000.0 - others)
+    assert {name: rate(got[name], 20.0) for name in names} == pytest.approx(due, rel=0.03, abs=120.0)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bytes_that_clients_without_shares_take_are_not_there_to_be_shared(workers: int) -> None:
     got = play_shares(dict.fromkeys("ab", lambda _: 20_000.0), {"a": 1, "b": 1}, 30.0, others=6000.0, workers=workers)
@@ -459,6 +487,14 @@ def test_consumers_with_shares_get_them_of_the_total_for_consumption(size: float
     assert list(got.values()) == pytest.approx([2000, 4000, 6000], rel=0.05)
 
 
+@pytest.mark.seed("546.13")
+@pytest.mark.parametrize(("size", "workers"), matrix([200.0, 1000.0], [1, 2, 3]))
+def test_consumers_with_few_shares_have_all_that_one_with_many_leaves_and_no_more(size: float, workers: int) -> None:
+    """At 200 bytes, 20 times a second, each of them would take less than the total, and all together more."""
+    got = play_consumers({"a": 100, "b": 1, "c": 1}, {"a": 360.0, "b": size, "c": size}, 0.0, 60.0, workers)
+    assert list(got.values()) == pytest.approx([7200, 2400, 2400], rel=0.05)
+
+
 def test_the_rest_a_consumer_leaves_goes_to_the_others_and_bytes_others_take_are_gone() -> None:
     got = play_consumers({"a": 1, "b": 1, "c": 2}, {"a": 5_000.0, "b": 5_000.0, "c": 50.0}, 3000.0, 60.0)
     assert list(got.values()) == pytest.approx([4000, 4000, 1000], rel=0.1)
@@ -523,6 +559,27 @@ def test_a_user_that_wants_its_part_all_of_a_sudden_does_not_stall(deals: int, t
     answer = line.check_admission(6000, now, True, 0.0)
     assert answer.admitted
     assert answer.wait_s <= 3.0  # 6000 bytes at half of 6000 bytes/s, less what is being paid back
+
+
+@pytest.mark.seed("546.13")
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_client_with_few_shares_does_not_wait_by_them_beside_a_total_that_nobody_uses(is_new: bool) -> None:
+    """It has one share of 101, and half of the total is free: a request of half a second of that costs as much."""
+    made = quotas((Entity("a"), "producer_byte_rate:shares", 100), (Entity("b"), "producer_byte_rate:shares", 1))
+    a, b = (line_of(made, name) for name in "ab")
+    now = 0.0
+    for _ in range(80):
+        for _ in range(5):
+            a.charge_amount(300.0, now)
+            now += ALLOCATE_S / 5
+        b.charge_amount(0.0 if is_new else 5.0, now)
+        made.allocate_shares({1: (12_000.0, a.charged + b.charged)}, now)
+    answer = b.check_admission(3000, now, True, 0.0)
+    assert answer.admitted
+    b.charge_amount(3000, now)
+    assert b.wait_after_charge(now) == answer.wait_s <= ALLOCATE_S + 0.55
+    made.allocate_shares({1: (12_000.0, 3000.0)}, now + ALLOCATE_S)
+    assert b.check_admission(1, now + answer.wait_s + 0.05, True, 0.0).wait_s == 0.0
 
 
 def test_a_newcomer_to_a_contested_total_is_held_to_the_rest_there_is() -> None:
