@@ -32,7 +32,7 @@
 #   system/              cores, files, hosts, shared memory, sockets
 #   plugins.py           sources, limits and policies of the operator's own
 #   secret_key.py        a secret of the gateway's own, and keys made of it
-#   listener_names.py, yaml_text.py   one small thing each
+#   listener_names.py, validation_text.py, yaml_text.py   one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #
 # Who imports whom: data and control share channel.py and the small things, and nothing else here; nothing imports

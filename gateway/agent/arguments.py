@@ -15,6 +15,7 @@ from gateway.cli_support.arguments import CommandParser, add_examples
 from gateway.cli_support.suggest import name_hint
 from gateway.config import property_text
 from gateway.kafka import topic_names
+from gateway.validation_text import describe_finding
 
 KAFKA_PREFIX: Final = "kafka."
 
@@ -84,7 +85,7 @@ def _explain_error(error: ValidationError, path: Path | None, flags: set[str]) -
     # A mistyped name before what is missing for it.
     first = min(error.errors(include_url=False, include_context=False), key=lambda f: f["type"] != "extra_forbidden")
     names = [str(part) for part in first["loc"]]
-    text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    text = describe_finding(first)
     if first["type"] == "missing" and names[0] in ("broker_id", "log_dirs"):
         return f"--{names[0].replace('_', '-')} is required (or {names[0]} in --config)"
     if first["type"] == "extra_forbidden":

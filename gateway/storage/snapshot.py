@@ -33,6 +33,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from gateway.validation_text import describe_finding
 from policies.storage import LimitType, Volume, VolumeLimit, VolumeSnapshot
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -210,14 +211,12 @@ def _write_limit(limit: VolumeLimit | None) -> dict[str, str | int]:
 def _explain_error(error: ValidationError) -> InvalidVolumeSnapshot:
     first = error.errors(include_url=False, include_context=False)[0]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    text = first["msg"].removeprefix("Input ")
+    text = describe_finding(first)
     match first["type"]:
         case "json_invalid":
             return InvalidVolumeSnapshot("", "no JSON" + text.removeprefix("Invalid JSON"))
         case "missing":
-            return InvalidVolumeSnapshot(where, "is required")
-        case "model_type":
-            return InvalidVolumeSnapshot(where, f"an object is needed, not {_shown_value(first['input'])}")
+            return InvalidVolumeSnapshot(where, text)
         case _:
             return InvalidVolumeSnapshot(where, f"{text}, not {_shown_value(first['input'])}")
 

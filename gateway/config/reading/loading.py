@@ -23,6 +23,7 @@ from gateway.config.reading.keys import keys_at
 from gateway.config.reading.secret_files import SecretFiles
 from gateway.config.sections.fields import FieldFaults
 from gateway.config.settings import Settings
+from gateway.validation_text import describe_finding
 
 _MAX_ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second
 _PLACEHOLDER_SERVER: Final = "localhost:9092"  # in place of servers that can't be used
@@ -290,20 +291,22 @@ def _as_written(loc: KeyPath, lines: ConfigSources) -> KeyPath:
 
 
 def _fault_text(finding: Any, loc: KeyPath, path: str) -> str:
-    text = finding["msg"].removeprefix("Input ")
     match finding["type"]:
         case "extra_forbidden":
             return f"{path}: unknown key{_key_hint(loc)}"
-        case "missing":
-            return f"{path}: is required"
         case "string_type" if finding["loc"][-1:] == ("[key]",):
             return f"{path}: YAML takes this key for no text but {type(loc[-1]).__name__}: put it in quotes"
         case "model_type" | "dict_type":
-            return f"{path}: keys with values are needed here, not {_kind_text(finding['input'])}"
+            return f"{path}: keys with values are needed here, not {_kind_text(finding['input'])}{_known_keys(loc)}"
         case "tuple_type" | "list_type":
-            return f"{path}: a list is needed here, not {_kind_text(finding['input'])}: write it in brackets"
-        case _:
-            return f"{path}: {text}, not {_value_text(finding['input'], path)}"
+            given, known = _kind_text(finding["input"]), _known_keys(loc)
+            if known and not isinstance(finding["input"], dict):
+                return f"{path}: keys with values, or a list of such, are needed here, not {given}{known}"
+            return f"{path}: a list is needed here, not {given}: write it in brackets"
+        case kind:
+            value = "" if kind == "missing" else f", not {_value_text(finding['input'], path)}"
+            hint = ": put it in quotes" if kind == "string_type" and type(finding["input"]) in (int, float) else ""
+            return f"{path}: {describe_finding(finding)}{value}{hint}"
 
 
 def _value_text(value: Any, path: str) -> str:
@@ -312,6 +315,8 @@ def _value_text(value: Any, path: str) -> str:
         return _kind_text(value)
     if isinstance(value, bool):
         return f"{value}, as which YAML reads {'yes, on and true' if value else 'no, off and false'} without quotes"
+    if value is None:
+        return "an empty value"
     return "what is there" if _SECRET_KEY.search(path) else repr(value)
 
 
@@ -320,6 +325,11 @@ def _kind_text(value: Any) -> str:
     if isinstance(value, dict | list):
         return "keys with values" if isinstance(value, dict) else "a list"
     return "text" if isinstance(value, str) else "a number" if type(value) in (int, float) else repr(value)
+
+
+def _known_keys(loc: KeyPath) -> str:
+    known = keys_at(loc)
+    return f"; known here: {', '.join(sorted(known))}" if known else ""
 
 
 def _nearest_key(loc: KeyPath) -> str | None:

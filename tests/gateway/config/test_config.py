@@ -88,7 +88,7 @@ def test_only_upstream_is_required_and_an_empty_section_is_an_absent_one() -> No
         ),
         ("zzz: 1", "gw.yaml:2: zzz: unknown key; known here: acks0, admin, "),
         ("listener: {port: 70000}", "listener.port: should be less than or equal to 65535, not 70000"),
-        ("listener: {port: x}", "listener.port: should be a valid integer"),
+        ("listener: {port: x}", "listener.port: a whole number is needed here, not 'x'"),
         (
             "thresholds:\n  enforce_percent: 5%",
             "gw.yaml:3: thresholds.enforce_percent: '5%' is not a valid percentage: write a number"
@@ -121,7 +121,7 @@ def test_only_upstream_is_required_and_an_empty_section_is_an_absent_one() -> No
         ),
         (
             "listener: {ssl.keystore.location: x.pem, ssl.key.password: [geheim]}",
-            "listener.ssl.key.password: should be a valid string, not a list",
+            "listener.ssl.key.password: text is needed here, not a list",
         ),
         ("listener: {ssl.keystore.locaton: x.pem}", "did you mean ssl.keystore.location?"),
         (
@@ -233,7 +233,7 @@ def test_a_mistake_is_told_with_place_and_remedy(text: str, finding: str) -> Non
         ("upstream: {bootstrap_servers: 'b:1', sasl.password: {file: /nowhere}}", "file /nowhere can't be read"),
         (
             "upstream: {bootstrap_servers: 'b:1', sasl.password: [1]}",
-            "upstream.sasl.password: should be a valid string",
+            "upstream.sasl.password: text is needed here",
         ),
     ],
 )
@@ -357,7 +357,7 @@ TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"
             " {hard: {type: MinFreePercentage, level: 20}}",
             "storage.hard: level: 20 is not a valid share of a volume; for example: 0.2 for 20 %",
         ),
-        (" {hard: {type: MinFreePercentage, level: 20%}}", "storage.hard.level: should be a valid number"),
+        (" {hard: {type: MinFreePercentage, level: 20%}}", "storage.hard.level: a number is needed here, not '20%'"),
         (" {hard: {type: MinFreeBytes, level: 0}}", "storage.hard.level: should be greater than 0, not 0"),
         (
             "\n  soft: {type: MinFreeBytes, level: 1GB}\n  hard: {type: MinFreeBytes, level: 2GB}",

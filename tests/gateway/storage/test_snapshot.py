@@ -243,7 +243,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("document", "line"),
     [
-        ([], "an object is needed, not []"),
+        ([], "an object is needed here, not []"),
         ({k: v for k, v in EXAMPLE.items() if k != "hardLimit"}, "hardLimit: is required"),
         (example(hardLimit={"type": "MinFreeBytes"}), "hardLimit.level: is required"),
         (
@@ -252,7 +252,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
         ),
         (
             example(softLimit={"type": "MinFreePercentage", "level": 0.2}),
-            "softLimit.level: should be a valid integer, not 0.2",
+            "softLimit.level: a whole number is needed here, not 0.2",
         ),
         (
             example(softLimit={"type": "MinFreePercentage", "level": 101}),
@@ -262,7 +262,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
             volume(hardLimit={"type": "MinFreeBytes", "level": -1}),
             "volumes[0].hardLimit.level: should be greater than or equal to 0, not -1",
         ),
-        (volume(capacity="100"), "volumes[0].capacity: should be a valid integer, not '100'"),
+        (volume(capacity="100"), "volumes[0].capacity: a whole number is needed here, not '100'"),
         (volume(capacity=0), "volumes[0].capacity: is 0, so its free part is unknown"),
         (volume(capacity=2**63), "volumes[0].capacity: should be less than or equal to 9223372036854775807, not "),
         (example(volumes=[]), "volumes: there is none, so the broker's state is unknown"),
@@ -273,7 +273,7 @@ def test_any_bytes_give_a_snapshot_or_one_line(value: bytes) -> None:
         ),
         (example(snapshotAt="2022-02-30T13:00:00Z"), "snapshotAt: '2022-02-30T13:00:00Z': day is out of range"),
         (example(brokerId="broker-0"), "brokerId: a node id such as '0' is needed, not 'broker-0'"),
-        (example(broker_id="0", brokerId=0), "brokerId: should be a valid string, not 0"),
+        (example(broker_id="0", brokerId=0), "brokerId: text is needed here, not 0"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )

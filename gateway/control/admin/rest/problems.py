@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.control.policies.store import StoreError
 from gateway.policy_document import DocumentError
+from gateway.validation_text import describe_finding
 from policies.definitions.policy_values import InvalidPolicy, PolicyError
 from policies.quotas.names import QuotaError
 
@@ -94,7 +95,7 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     unreadable = False
     for each in error.errors()[:MAX_ERRORS]:
         unreadable |= each["type"] == "json_invalid"
-        what = str(each["msg"]).removeprefix("Value error, ")
+        what = describe_finding(each)
         if each["type"] == "json_invalid":
             what = f"no JSON: {each['ctx']['error']} at character {each['loc'][-1]}"
         found.append(Finding(where=".".join(map(str, each["loc"])), what=what))

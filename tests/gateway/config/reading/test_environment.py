@@ -127,8 +127,7 @@ def test_properties_of_librdkafka_have_dots() -> None:
 def test_a_fault_names_the_variable_and_a_fault_of_the_file_its_line() -> None:
     text = UPSTREAM + "admin: {prt: 1}\nlistener:\n  port: 70000\n"
     assert problems(text, ADMIN__PORT="nine", THRESHOLDS__MODE="off", DRAIN_TIMEOUT="7x") == [
-        "PRODUCE_GATEWAY_ADMIN__PORT: admin.port: should be a valid integer, unable to parse string as an integer,"
-        " not 'nine'",
+        "PRODUCE_GATEWAY_ADMIN__PORT: admin.port: a whole number is needed here, not 'nine'",
         "PRODUCE_GATEWAY_DRAIN_TIMEOUT: drain_timeout: '7x' is not a valid duration; for example: 500ms, 3s, 1h30m or"
         " PT1M",
         "PRODUCE_GATEWAY_THRESHOLDS__MODE: thresholds.mode: should be 'enforce' or 'observe', not 'off'",

@@ -56,6 +56,23 @@ OTHERS = [
         "log-dirs, prometheus, snapshots",
     ),
     (
+        "limits: {max_connections: many, max_hold: }",
+        "gw.yaml:3: limits.max_connections: a whole number is needed here, not 'many'\n"
+        "gw.yaml:3: limits.max_hold: a number is needed here, not an empty value",
+    ),
+    ("admin: {open: perhaps}", "gw.yaml:3: admin.open: true or false is needed here, not 'perhaps'"),
+    ("gateway_id: 5", "gw.yaml:3: gateway_id: text is needed here, not 5: put it in quotes"),
+    (
+        "thresholds: {topics: {clicks: 5MB}}",
+        "gw.yaml:3: thresholds.topics.clicks: keys with values are needed here, not text; known here: "
+        "bytes.in.per.sec.threshold",
+    ),
+    (
+        "storage: {soft: 5GB, hard: {type: MinFreeBytes, level: 1GB}}",
+        "gw.yaml:3: storage.soft: keys with values, or a list of such, are needed here, not text; known here: level, "
+        "type",
+    ),
+    (
         "admin: {token_file: /nowhere}",
         "gw.yaml:3: admin.token_file: /nowhere: No such file or directory",
     ),

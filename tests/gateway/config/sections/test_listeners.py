@@ -82,7 +82,10 @@ def test_with_server_names_any_host_may_be_bound() -> None:
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        ("listener: {port: 5000, brokers: {1: x}}", ":2: listener.brokers.1.port: should be a valid integer"),
+        (
+            "listener: {port: 5000, brokers: {1: x}}",
+            ":2: listener.brokers.1.port: a whole number is needed here, not 'x'",
+        ),
         ("listener: {port: 5000, brokers: [1]}", ":2: listener.brokers: keys with values are needed here"),
         ("listener: {brokers: {1: {prot: 1}}}", "listener.brokers.1.prot: unknown key; did you mean port?"),
         (

@@ -60,8 +60,8 @@ async def server(server: Server) -> Server:
         ({"publishRateInMsgs": [1]}, "body.publishRateInMsgs", "messages per second"),
         ({"dispatchRateInBytes": "12XB"}, "body.dispatchRateInBytes", "'12XB' is not a valid size; for example: 20MB"),
         ({"dispatchRateInBytes": {}}, "body.dispatchRateInBytes", "bytes per second, such as 12000000 or 12MB"),
-        ([], "body", "valid dictionary"),
-        (None, "body", "Field required"),
+        ([], "body", "an object is needed here"),
+        (None, "body", "is required"),
     ],
 )
 async def test_a_mistake_is_told_with_its_place(
