@@ -91,8 +91,14 @@ class BrokerTls(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"BrokerTls({self.ca!r}, …)"  # never a password or a key
 
-    def file_paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.ca, self.certificate, self.key, self.crl) if path)
+    def files_by_key(self) -> dict[str, str]:
+        files = {
+            "ssl.ca.location": self.ca,
+            "ssl.certificate.location": self.certificate,
+            "ssl.key.location": self.key,
+            "ssl.crl.location": self.crl,
+        }
+        return {key: path for key, path in files.items() if path}
 
     @property
     def has_certificate(self) -> bool:

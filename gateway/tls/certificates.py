@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -57,12 +57,25 @@ class ListenerTls(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"ListenerTls({self.keystore!r}, …)"  # never the password
 
-    def file_paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.keystore, self.key, self.truststore) if path)
+    def files_by_key(self) -> dict[str, str]:
+        files = {_KEYSTORE: self.keystore, _KEY_FILE: self.key, _TRUSTSTORE: self.truststore}
+        return {key: path for key, path in files.items() if path}
 
 
 class CertificateError(Exception):
     """These files can't be used; the text is one line: key, fault, and a right value."""
+
+
+def find_unreadable_files(files: Mapping[str, str]) -> list[str]:
+    """What makes files unreadable, as CertificateError says it: a line for each. `files`: paths by key."""
+    lines = []
+    for key, path in files.items():
+        try:
+            _read_file(key, path)
+        except CertificateError as error:
+            if not isinstance(error.__cause__, IsADirectoryError):  # CAs may be a folder
+                lines.append(str(error))
+    return lines
 
 
 def make_listener_context(tls: ListenerTls) -> ssl.SSLContext:
@@ -270,5 +283,5 @@ class ListenerCertificates(ReloadedContext):
             kept="the certificate that was read before stays in use",
             renewed=f"{where}: new connections use the certificate that is in {tls.keystore} now",
         )
-        super().__init__(tls.file_paths(), partial(make, tls), words, log, partial(doubts, tls))
+        super().__init__(tuple(tls.files_by_key().values()), partial(make, tls), words, log, partial(doubts, tls))
         self.rules = PrincipalRules(tls.principal_rules)

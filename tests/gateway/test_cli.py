@@ -328,6 +328,33 @@ def test_check_tells_what_each_stage_finds_at_once_with_its_line(write: Any) -> 
     assert done.stderr.splitlines() == [f"{path}:{line}: {text}" for line, text in FAULTS]
 
 
+UNREADABLE = """\
+upstream:
+  bootstrap_servers: broker:9092
+  security.protocol: SSL
+  ssl.ca.location: /nowhere/ca.pem
+  ssl.certificate.location: /nowhere/a.pem
+  ssl.key.location: /nowhere/a.key
+listener:
+  ssl.keystore.location: /nowhere/b.pem
+  ssl.key.location: /nowhere/b.key
+  ssl.truststore.location: /nowhere/clients.pem
+  ssl.client.auth: required
+"""
+
+
+def test_check_names_each_file_that_can_not_be_read_once(write: Any) -> None:
+    path = write(UNREADABLE)
+    lines = enumerate(UNREADABLE.splitlines(), 1)
+    files = [(number, line.strip().split(": ")) for number, line in lines if "/nowhere/" in line]
+    prefixes = ["upstream"] * 3 + ["listener"] * 3
+    done = run("check", path)
+    assert done.stderr.splitlines() == [
+        f"{path}:{number}: {prefix}.{key}: {file} can't be read: No such file or directory"
+        for prefix, (number, (key, file)) in zip(prefixes, files, strict=True)
+    ]
+
+
 def test_serve_refuses_what_check_refuses(write: Any) -> None:
     text = "upstream: {bootstrap_servers: '127.0.0.1:32101'}\nlistener: {port: 32101}\n"
     done = run_process("serve", write(text))

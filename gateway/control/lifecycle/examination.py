@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.access_tokens.tokens import read_holders
 from gateway.cli_support.suggest import find_nearest_name
@@ -16,10 +16,11 @@ from gateway.config import KNOWN_PROPERTIES, Settings, find_relay_loops
 from gateway.listener_names import config_path
 from gateway.plugins import QUOTA_SOURCES, PluginError, load_plugin, load_policy
 from gateway.secret_key import read_secret
-from gateway.tls.broker_tls import make_broker_context
-from gateway.tls.certificates import CertificateError, make_listener_context
+from gateway.tls.broker_tls import TLS_PROPERTIES, BrokerTls, make_broker_context
+from gateway.tls.certificates import CertificateError, ListenerTls, find_unreadable_files, make_listener_context
 
 Stage = Callable[[Settings], list[str]]
+_Tls = TypeVar("_Tls", ListenerTls, BrokerTls)
 
 
 def find_policy_faults(settings: Settings) -> list[str]:
@@ -41,24 +42,25 @@ def find_certificate_faults(settings: Settings) -> list[str]:
     """Faults of certificates, of listeners and for brokers: reported here, since workers would accept no connections,
     or make none.
     """
-    problems = []
-    for name, listener in settings.all_listeners.items():
-        try:
-            if listener.tls is not None:
-                make_listener_context(listener.tls)
-        except CertificateError as error:
-            problems.append(f"{config_path(name)}.{error}")
+    sections = {
+        **{config_path(name): own.tls for name, own in settings.all_listeners.items()},
+        "admin": settings.admin.tls,
+    }
+    problems = [line for path, tls in sections.items() for line in _find_tls_faults(path, tls, make_listener_context)]
+    return [*problems, *_find_tls_faults("upstream", settings.upstream.tls, make_broker_context)]
+
+
+def _find_tls_faults(path: str, tls: _Tls | None, make: Callable[[_Tls], object]) -> list[str]:
+    """All files that can't be read, else the first fault of their contents."""
+    if tls is None:
+        return []
+    lines = find_unreadable_files(tls.files_by_key())
     try:
-        if settings.admin.tls is not None:
-            make_listener_context(settings.admin.tls)
+        if not lines:
+            make(tls)
     except CertificateError as error:
-        problems.append(f"admin.{error}")
-    try:
-        if settings.upstream.tls is not None:
-            make_broker_context(settings.upstream.tls)
-    except CertificateError as error:
-        problems.append(f"upstream.{error}")
-    return problems
+        lines.append(str(error))
+    return [f"{path}.{line}" for line in lines]
 
 
 def find_token_faults(settings: Settings) -> list[str]:
@@ -128,6 +130,8 @@ def find_property_faults(settings: Settings) -> list[str]:
     from confluent_kafka.admin import AdminClient
 
     properties = settings.client_properties
+    if _find_tls_faults("upstream", settings.upstream.tls, make_broker_context):  # told, and in plainer words
+        properties = {key: value for key, value in properties.items() if key not in TLS_PROPERTIES}
     problems: list[str] = []
     while True:
         try:

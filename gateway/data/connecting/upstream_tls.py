@@ -69,7 +69,10 @@ class UpstreamTls:
         self._uplink = uplink
         self._tls_workspace = bench
         self._reloaded = ReloadedContext(
-            settings.file_paths(), partial(make_broker_context, settings), _CERTIFICATE_TEXTS, uplink.log
+            tuple(settings.files_by_key().values()),
+            partial(make_broker_context, settings),
+            _CERTIFICATE_TEXTS,
+            uplink.log,
         )
         self._context = self._reloaded.get_context(
             trio.current_time()
