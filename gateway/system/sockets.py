@@ -18,6 +18,12 @@ def address_text(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def broker_text(node_id: int, address: str = "") -> str:
+    """How messages name a broker, or, where `node_id` is -1, a bootstrap server: "broker 1 (kafka:9092)"."""
+    name = f"broker {node_id}" if node_id >= 0 else "bootstrap server"
+    return f"{name} ({address})" if address else name
+
+
 def host_of_peer(peer: str) -> str:
     """Without the port and without brackets."""
     return peer.rpartition(":")[0].strip("[]")

@@ -16,7 +16,7 @@ from gateway.data.connecting.upstream_tls import SecuredConnection, UpstreamTls
 from gateway.data.shared.uplink import ControlUplink
 from gateway.data.shared.warning_limiter import LogFields
 from gateway.data.shared.worker_state import WorkerState
-from gateway.system.sockets import address_text
+from gateway.system.sockets import address_text, broker_text
 
 # The kernel takes no more while it holds this many bytes that the broker has no room for yet (Linux, macOS). trio's
 # streams set 16 KiB: of a large request it would then take little more than the broker's window at once, and the client
@@ -107,9 +107,8 @@ class BrokerDialler:
                 number = getattr(first, "errno", None) or 0  # trio writes the address into strerror; gaierror's are < 0
                 why = os.strerror(number) if number > 0 else getattr(first, "strerror", None) or str(first)
         fields: LogFields = {"kind": "broker-unreachable", "reason": why, "broker": node_id}
-        self._uplink.log_warning(
-            f"dial {node_id}", f"broker {node_id} ({address_text(host, port)}) can't be reached: {why}", fields
-        )
+        text = f"{broker_text(node_id, address_text(host, port))} can't be reached: {why}"
+        self._uplink.log_warning(f"{broker_text(node_id)} can't be reached", text, fields)
         return None
 
     async def _secure_socket(

@@ -13,7 +13,7 @@ import trio
 from gateway.data.connecting.handshakes import TlsWorkspace, perform_client_handshake
 from gateway.data.connecting.tls_sessions import TlsSessions
 from gateway.data.sockets.tls import HandshakeError, TlsConnection
-from gateway.system.sockets import address_text
+from gateway.system.sockets import address_text, broker_text
 from gateway.tls.broker_tls import BrokerTls, explain_tls_failure, make_broker_context
 from gateway.tls.certificates import ReloadedContext, ReloadMessages
 
@@ -88,7 +88,7 @@ class UpstreamTls:
         Raises:
             OSError: the connection is broken.
         """
-        broker = f"broker {node_id} ({address_text(host, port)})"
+        broker = broker_text(node_id, address_text(host, port))
         context = self._reloaded.get_context(trio.current_time())
         if context is not self._context:
             self._context = context

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.data.shared.errors import BrokerSpeaksTls, ClientExcluded
+from gateway.system.sockets import broker_text
 from gateway.tls.broker_tls import SPEAKS_TLS
 
 if TYPE_CHECKING:
@@ -55,15 +56,15 @@ class DisconnectLog:
             self.log_close("excluded", str(error))
             return
         world = self._client.world
+        broker = broker_text(self._client.node_id)
         if isinstance(error, BrokerSpeaksTls):
-            node_id = self._client.node_id
             world.log_client_warning(
-                f"broker {node_id} speaks TLS",
-                f"{self._peer}: broker {node_id}: connection closed: {SPEAKS_TLS}",
+                f"{broker} speaks TLS",
+                f"{self._peer}: {broker}: connection closed: {SPEAKS_TLS}",
                 self._log_fields("upstream"),
             )
             world.ledger.count_event("upstream_failed")
             return
-        text = f"{self._peer}: broker {self._client.node_id} sent {error}: connection closed"
+        text = f"{self._peer}: {broker} sent {error}: connection closed"
         world.log("error", text, self._log_fields("upstream"))
         world.ledger.count_event("upstream_failed")

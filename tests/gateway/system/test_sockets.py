@@ -19,7 +19,7 @@ from gateway.kafka.client import BrokerAddress
 from gateway.listener_names import DEFAULT_LISTENER
 from gateway.parent_link import ListenFailed
 from gateway.supervisor import open_listener
-from gateway.system.sockets import address_text, host_of_peer, network_of_peer
+from gateway.system.sockets import address_text, broker_text, host_of_peer, network_of_peer
 from protocol.proxy_header import ConnectionEnds
 from tests.gateway.control.contexts import SETTINGS, make_context
 
@@ -106,3 +106,9 @@ def test_no_other_place_puts_host_and_port_together() -> None:
         if by_hand.search(line) and "def address_text" not in line and 'if ":" in host else f"{host}' not in line
     ]
     assert left == []
+
+
+def test_a_bootstrap_server_is_no_broker_minus_one() -> None:
+    assert broker_text(2, "kafka:9092") == "broker 2 (kafka:9092)"
+    assert broker_text(-1, "kafka:9092") == "bootstrap server (kafka:9092)"
+    assert broker_text(-1) == "bootstrap server"

@@ -401,6 +401,15 @@ async def test_a_name_that_no_host_can_have_is_one_line(trusting: BrokerTls) -> 
             assert "can't be reached: " in line
 
 
+async def test_a_bootstrap_server_that_is_away_is_called_so(trusting: BrokerTls) -> None:
+    async with broker(speaking(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)), trusting, "a..b") as gateway:
+        gateway.play.world.cluster.set_brokers(BrokerTable((), ()))
+        gateway.dialling.bootstrap = (("a..b", 9092),)
+        assert await gateway.dialling.dial_broker(None) is None
+        (line,) = gateway.said
+        assert line.startswith("bootstrap server (")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
