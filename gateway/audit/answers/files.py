@@ -48,11 +48,17 @@ def write_answer(answer: AuditAnswer, place: str) -> int:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its place at the exit, at once, so that no reader ever sees half of it.
+    """A file that takes its place at the exit, at once, so that no reader ever sees half of it. A link stays, and so
+    does a pipe or device such as /dev/stdout, which is written itself.
 
     Raises:
         OSError: it can't be written; the earlier file is still there.
     """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with part.open("xb") as file:  # not a temporary file: those are for their owner's eyes only

@@ -49,7 +49,13 @@ def _parse_place(text: str) -> str:
         if "." in Path(text).name and not text.endswith("/"):
             raise argparse.ArgumentTypeError(f"{text!r}: {_WRONG_PLACE}")
         return text
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is not a valid path for a file")
+    if fault := find_path_fault(Path(text)):
+        raise argparse.ArgumentTypeError(fault)
     return text
+
+
+def find_path_fault(path: Path) -> str:
+    """Why no file can be made there; "": one can."""
+    if path.is_dir():
+        return f"{path} is a folder: give the path of a file"
+    return "" if path.parent.is_dir() else f"{path}: there is no folder {path.parent}"

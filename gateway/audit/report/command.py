@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.audit import cli
 from gateway.audit.answers.files import replace_file
+from gateway.audit.answers.options import find_path_fault
 from gateway.audit.cli import SourceOptions
 
 _EPILOG: Final = """\
@@ -33,8 +34,8 @@ def main(argv: list[str]) -> int:
             if number < 1:
                 cli.exit_wrong_use(f"{name}: {number} is not a valid number of rows")
         output = Path(options.output)
-        if output.is_dir() or not output.parent.is_dir():
-            cli.exit_wrong_use(f"--output: {output} is not a valid path for a file")
+        if fault := find_path_fault(output):
+            cli.exit_wrong_use(f"--output: {fault}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else cli.WRONG_USE
     if importlib.util.find_spec("matplotlib") is None:

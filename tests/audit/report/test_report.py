@@ -477,13 +477,28 @@ def test_no_reader_sees_half_a_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report.html"]
 
 
+def test_a_pipe_is_written_and_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.html", tmp_path / "target.html"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (pipe, link):
+        with files.replace_file(place) as file:
+            file.write(b"said")
+    assert os.read(reader, 100) == b"said"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert target.read_text("utf-8") == "said"
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         ((), "the following arguments are required: --output"),
         (("--output", "x.html"), "nothing to read"),
-        (("--spool", "x", "--output", "."), "--output: . is not a valid path for a file"),
-        (("--spool", "x", "--output", "/nowhere/x.html"), "--output: /nowhere/x.html is not a valid path for a file"),
+        (("--spool", "x", "--output", "."), "--output: . is a folder: give the path of a file"),
+        (("--spool", "x", "--output", "/nowhere/x.html"), "--output: /nowhere/x.html: there is no folder /nowhere"),
         (("--spool", "x", "--output", "x.html", "--topics", "0"), "--topics: 0 is not a valid number of rows"),
     ],
 )
