@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gateway.audit.cli import main
+from gateway.cli_support.running import run_program
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_program(lambda: main(sys.argv[1:])))

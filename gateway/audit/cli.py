@@ -29,6 +29,7 @@ from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, Calen
 from gateway.audit.batch.query import AuditQuery, stream_report
 from gateway.audit.engines import AUTO, ENGINES, LOCAL, has_given_session
 from gateway.cli_support.arguments import CommandParser
+from gateway.cli_support.suggest import name_hint
 from gateway.kafka import topic_names
 from gateway.secret_key import read_secret
 from policies import usage
@@ -103,9 +104,8 @@ def main(argv: list[str]) -> int:
         return int(command.main(argv))
     try:
         if argv and not argv[0].startswith("-"):
-            exit_wrong_use(
-                f"{argv[0]!r} is not a command of the audit: {', '.join(COMMANDS)}, or options alone (--help)"
-            )
+            hint = name_hint(argv[0], COMMANDS)
+            exit_wrong_use(f"{argv[0]!r} is not a command of the audit, and options begin with --; {hint}")
         options = _make_parser().parse_args(argv)
         question, reading = _check_options(options, now_ms())
     except SystemExit as stop:  # argparse has said what was wrong, or has shown its help

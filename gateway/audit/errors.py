@@ -27,6 +27,8 @@ def explain_error(error: BaseException) -> str:
     ):
         return RECORDS_GONE
     full = next((text for _, text in chain if "No space left on device" in text), None)
+    if isinstance(error, OSError) and full is not None:  # not Java's: its tables and files to sort aren't at fault
+        return f"{error.filename or 'standard output'}: can't be written: {error.strerror}"
     if full is not None:
         return (
             f"the disk is full ({_first_line(full)}): it needs room for the tables, and in spark.local.dir for sorting"

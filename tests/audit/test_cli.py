@@ -84,7 +84,10 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
-        (("tops", "--spool", "x"), "'tops' is not a command of the audit: stream, compact, expire, top,"),
+        (
+            ("tops", "--spool", "x"),
+            "'tops' is not a command of the audit, and options begin with --; did you mean top?",
+        ),
         (("--spool", "x", "--chain-key", "/nowhere"), "--chain-key: /nowhere: No such file or directory"),
         (("--spool", "x", "--chain-key", "/dev/null"), "--chain-key: /dev/null: must have 32 bytes or more"),
         (("--tables", "x", "--chain-key", __file__), "--chain-key: tables hold no text to check"),

@@ -51,3 +51,15 @@ def test_letters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert r"User:zo\xeb: metered, never limited" in done.stdout
+
+
+@pytest.mark.parametrize("module", ["gateway", "gateway.audit"])
+def test_an_audit_says_where_its_answer_can_not_be_written(module: str, tmp_path: Path) -> None:
+    (tmp_path / "usage-00000001-0.jsonl").touch()
+    audit = [sys.executable, "-m", module, *(["audit"] if module == "gateway" else []), "--spool", str(tmp_path)]
+    code = {}
+    for output in ("1>/dev/full", "1>&-"):
+        command = ["sh", "-c", f'exec "$@" {output}', "sh", *audit, "--engine", "local", "--quiet"]
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, timeout=240)
+        code[output] = done.returncode, done.stderr.rpartition("produce-gateway audit: ")[2]
+    assert code == {"1>/dev/full": (1, "standard output: can't be written: No space left on device\n"), "1>&-": (0, "")}
