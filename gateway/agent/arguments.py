@@ -99,7 +99,7 @@ def _explain_error(error: ValidationError, path: Path | None, flags: set[str]) -
 
 class _AgentParser(CommandParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{message}{self.suggest_word(message)} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.describe_error(message)} (see {self.prog} --help)\n")
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -288,7 +288,7 @@ class _QuotasParser(CommandParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, without argparse's usage in front of it."""
-        self.exit(WRONG_USE, f"{PROG}: {message}{self.suggest_word(message)}\n")
+        self.exit(WRONG_USE, f"{PROG}: {self.describe_error(message)}\n")
 
 
 def _check_unicode(argv: Sequence[str]) -> list[str]:

@@ -63,6 +63,9 @@ def test_examples_are_taken(name: str) -> None:
         ("token create --name a --role opertor", "operator"),
         ("kafka-quotas --bootstrap-server a:1 --lst", "--list"),
         ("volume-agent --brokr-id 1", "--broker-id"),
+        ("explain --topc clicks", "--topic"),
+        ("token create --nme=a --role admin", "--name"),
+        ("kafka-quotas --bootstrap-sever a:1 --list", "--bootstrap-server"),
     ],
 )
 def test_a_slip_is_answered_with_what_may_be_meant(capsys: pytest.CaptureFixture[str], line: str, meant: str) -> None:
@@ -71,6 +74,6 @@ def test_a_slip_is_answered_with_what_may_be_meant(capsys: pytest.CaptureFixture
 
 
 def test_what_resembles_nothing_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("status --zzz", "groups qqqq", "status a b c"):
+    for line in ("status --zzz", "groups qqqq", "status a b c", "explain --us alice", "explain --zzz"):
         assert run(line.split()) == 2
         assert "did you mean" not in capsys.readouterr().err
