@@ -38,8 +38,11 @@ def main(argv: list[str]) -> int:
             place = resolve_endpoint(parser, args)
         url = place.url.rstrip("/") + (READY_PATH if args.ready else LIVE_PATH)
         answer = fetch_url(url, timeout_s=args.timeout, max_bytes=MAX_RESPONSE_BYTES, trust=place.tls_context)
-    except (CommandError, HttpError) as error:
+    except CommandError as error:
         print(error, file=sys.stderr)
+        return 1
+    except HttpError as error:
+        print(f"{url}: can't be reached: {error}", file=sys.stderr)
         return 1
     said = replace_unprintable(answer.body.decode("utf-8", "replace").strip())
     print(said, file=sys.stdout if answer.status == 200 else sys.stderr)

@@ -44,8 +44,9 @@ def test_the_address_is_that_of_the_configuration(tmp_path: Path, capsys: pytest
 
 
 def test_nobody_there_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--url", f"http://127.0.0.1:{find_free_port()}", "--timeout", "30"]) == 1
-    assert capsys.readouterr().err == "Connection refused\n"
+    url = f"http://127.0.0.1:{find_free_port()}"
+    assert main(["health", "--url", url, "--timeout", "30"]) == 1
+    assert capsys.readouterr().err == f"{url}/healthz: can't be reached: Connection refused\n"
 
 
 @pytest.mark.parametrize("timeout", ["0", "soon", "1e9"])
