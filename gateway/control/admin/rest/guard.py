@@ -49,7 +49,8 @@ def _refuse_form(method: str, headers: Mapping[str, str]) -> JSONResponse | None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
     if kind != "application/json" and method != "DELETE" and not (method == "PUT" and is_empty):
-        return problem_response(415, f"content type {kind or 'of nothing'!r}: send changes as application/json")
+        found = f"content type {kind!r}" if kind else "no content type"
+        return problem_response(415, f"{found}: send changes as application/json")
     return None
 
 

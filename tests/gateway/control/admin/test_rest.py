@@ -48,7 +48,7 @@ async def test_the_description_has_every_path_and_says_how_errors_look(server: S
         "/v1/client-quotas", "/v1/client-quotas:alter", "/v1/client-quotas/effective", "/v1/policies",
         "/v1/policies/history", "/v1/policies:apply", "/v1/explain", "/v1/topics", "/v1/top", "/v1/resource-groups",
         "/v1/reload", "/v1/status", "/v1/peers", "/v1/clients", "/v1/connections", "/v1/traffic", "/v1/decisions",
-        "/v1/session", "/v1/storage/override",
+        "/v1/session", "/v1/storage", "/v1/storage/override",
         "/admin/v2/resourcegroup", "/admin/v2/resourcegroup/{resourcegroup}",
         "/admin/v2/resourcegroups", "/admin/v2/resourcegroups/{resourcegroup}",
         "/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup",
@@ -59,6 +59,7 @@ async def test_the_description_has_every_path_and_says_how_errors_look(server: S
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
     assert "HTTPValidationError" not in schemas
+    assert {"factor", "brokers", "override"} <= schemas["StorageStatus"]["properties"].keys()
     for path in said["paths"].values():
         for operation in path.values():
             assert list(operation["responses"]["401"]["content"]) == ["application/problem+json"]
@@ -742,6 +743,9 @@ async def test_programs_and_pages_of_its_own_may_change(server: Server, headers:
 async def test_a_request_that_a_form_can_send_is_refused(server: Server, kind: str) -> None:
     assert await change(server, Content_Type=kind) == 415
     assert server.policies.policies.version == 0
+    _, _, said = await server.raw("POST", "/v1/status", "x", {"Content-Type": kind} if kind else {})
+    named = f"content type '{kind}'" if kind else "no content type"
+    assert json.loads(said)["detail"] == f"{named}: send changes as application/json"
 
 
 async def test_no_other_site_is_allowed_to_look(server: Server) -> None:

@@ -1,11 +1,12 @@
-# An operator's override of storage protection: PAUSE or OPEN for a time, and taking it back. It is a policy, so all
-# gateways go by it, and /v1/policies/history has who did it.
+# Storage protection, and an operator's override of it: PAUSE or OPEN for a time, and taking it back. It is a policy, so
+# all gateways go by it, and /v1/policies/history has who did it.
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -14,6 +15,7 @@ from gateway.control.admin.rest.models import Alterations, Until, alterations_of
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.control.storage.override import OVERRIDE_KEY, list_full_volumes
+from gateway.control.storage.status import StorageStatus
 from policies.definitions.policy_values import PolicyOperation
 from policies.storage import MAX_REASON_CHARS, InvalidOverride, StorageOverride
 
@@ -36,6 +38,17 @@ class Overrides(Alterations):
     """`still_full`: volumes that hold on, since they are at their hard limit."""
 
     still_full: list[str]
+
+
+class StorageOff(BaseModel):
+    enabled: Literal[False]
+
+
+@router.get("/v1/storage", response_model=StorageStatus | StorageOff)
+async def get_storage(gateway: Gateway) -> Response:
+    """The disks of the cluster, their limits and forecasts, and the factor in force."""
+    # It is here for the description: application.py answers without this framework.
+    return JSONResponse(gateway.storage_status())
 
 
 @router.put(PATH, response_model=Overrides)
