@@ -24,17 +24,18 @@ def find_free_port(count: int = 1) -> int:
         for _ in range(1000):
             first = _random.randrange(PORT_RANGE.start, PORT_RANGE.stop - count)
             wanted = range(first, first + count)
-            if _handed_out.isdisjoint(wanted) and all(map(_is_free, wanted)):
+            if _handed_out.isdisjoint(wanted) and not any(map(find_port_fault, wanted)):
                 _handed_out.update(wanted)
                 return first
     raise EmbeddedError(f"no {count} consecutive free ports between {PORT_RANGE.start} and {PORT_RANGE.stop}")
 
 
-def _is_free(port: int) -> bool:
+def find_port_fault(port: int) -> str:
+    """Why nothing can listen there; "": it is free."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""

@@ -7,6 +7,7 @@ import hashlib
 import io
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,10 +28,37 @@ from gateway.embedded import (
     java_command,
     wait_for,
 )
+from gateway.embedded import __main__ as command
 from gateway.embedded.jars import kafka_jars
 from gateway.embedded.maven import MavenJar, find_fault
 from tests.background import Handler, serving, url_of
 from tests.integration.gateways import end_offsets
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("runn", "; did you mean run?"),
+        ("", "the following arguments are required: COMMAND"),
+        ("run --port 99999", "argument --port: '99999': 1 to 65500"),
+        ("run --brokers 0", "argument --brokers: invalid choice: 0"),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command.main(arguments.split())
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_another_server_is_not_taken_for_the_kafka_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert command.main(["run", "--port", str(port)]) == 1
+    assert capsys.readouterr().err == f"127.0.0.1:{port}: Address already in use: --port chooses other ports\n"
+
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
 

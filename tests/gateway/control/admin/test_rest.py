@@ -743,7 +743,7 @@ async def test_programs_and_pages_of_its_own_may_change(server: Server, headers:
 async def test_a_request_that_a_form_can_send_is_refused(server: Server, kind: str) -> None:
     assert await change(server, Content_Type=kind) == 415
     assert server.policies.policies.version == 0
-    _, _, said = await server.raw("POST", "/v1/status", "x", {"Content-Type": kind} if kind else {})
+    _, _, said = await server.raw("PUT", "/v1/thresholds/total", "{}", {"Content-Type": kind} if kind else {})
     named = f"content type '{kind}'" if kind else "no content type"
     assert json.loads(said)["detail"] == f"{named}: send changes as application/json"
 
