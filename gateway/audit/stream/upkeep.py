@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from gateway.audit import store
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import ignore_progress
+from gateway.audit.batch.rollups.reading import open_rolled
 from gateway.audit.batch.rollups.update import join_partial_rows, update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
@@ -73,7 +74,7 @@ def expire_usage(
         for table in WINDOW_LENGTHS:
             if tables.table_exists(table):
                 tables.run_statement(f"DELETE FROM {tables.sql_path(table)} WHERE date < {horizon}")  # noqa: S608
-        update_rollups(tables, tell, anew=True)
+        update_rollups(tables, tell, has_expired=True)
 
     _mark_needed_lives(tables).createOrReplaceTempView("_lives")
     return _run_upkeep(
@@ -93,12 +94,12 @@ def expire_usage(
 
 def _mark_needed_lives(tables: AuditTables) -> DataFrame:
     """schema.BOOT and `needed`: the life goes on after the horizon, or has no end."""
-    intervals = tables.read_table("intervals")
-    later = F.max(F.col("date") >= F.lit(tables.first_kept_day()).cast("date")).alias("later")
-    open_ones = transforms.summarize_boots(intervals).select(
+    numbering = open_rolled(tables).load_numbering()  # some rows for each life, of however many records
+    later = F.max(F.col("end_ms") >= table_log.day_start_ms(tables.first_kept_day())).alias("later")
+    open_ones = transforms.summarize_boots(numbering).select(
         *schema.BOOT_COLUMNS, (F.col("state") == "open").alias("open")
     )
-    lives = intervals.groupBy(*schema.BOOT_COLUMNS).agg(later).join(open_ones, list(schema.BOOT_COLUMNS))
+    lives = numbering.groupBy(*schema.BOOT_COLUMNS).agg(later).join(open_ones, list(schema.BOOT_COLUMNS))
     return lives.select(*schema.BOOT_COLUMNS, (F.col("later") | F.col("open")).alias("needed"))
 
 

@@ -62,24 +62,24 @@ def update_rollups(
     tables: AuditTables,
     tell: Callable[[str], None] = ignore_progress,
     *,
-    anew: bool = False,
+    has_expired: bool = False,
     is_rewritten: bool = False,
 ) -> None:
     """Bring all roll-ups up to the records as of now, and with them `gaps` and `lives`; what follows from no new
     record stays as it is.
 
-    With `anew` the numbers and counts are those of the records that are there, not of those that there were. With
-    `is_rewritten` the files of `records` have just been: a step says so, else they would be looked through again.
+    With `has_expired` they let go of lives of which `expire` has left no record. With `is_rewritten` the files of
+    `records` have just been: a step says so, else they would be looked through again.
     """
     derived_step, _ = tables.rollup_moment("lives")  # first: it is one that `progress` has by then
     progress = load_progress(tables)
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
         _advance_sums(tables.pin_snapshot(), progress, tell)  # those that a kill left behind
-        steps = _plan_steps(tables.pin_snapshot(), progress, anew, is_rewritten)
+        steps = _plan_steps(tables.pin_snapshot(), progress, has_expired, is_rewritten)
         for number, step in enumerate(steps, 1):
             part = f", part {number} of {len(steps)}" if len(steps) > 1 else ""
             tell(f"roll-ups: looking for gaps{part}")
-            _write_step(tables.pin_snapshot(), progress, step, derived_step, anew and number == 1)
+            _write_step(tables.pin_snapshot(), progress, step, derived_step, has_expired and number == 1)
             progress = load_progress(tables)
             _advance_sums(tables.pin_snapshot(), progress, tell, part)  # it has all of that step, whoever wrote it
             if progress.reached.offsets != step.offsets:
@@ -115,14 +115,14 @@ def join_partial_rows(tables: AuditTables, table: str) -> None:
             tables.write_rollup(table, _table_rows(rows, table), step, mode="rewrite")
 
 
-def _plan_steps(now: AuditTables, before: RollupProgress, anew: bool, is_rewritten: bool) -> list[RollupStep]:
+def _plan_steps(now: AuditTables, before: RollupProgress, has_expired: bool, is_rewritten: bool) -> list[RollupStep]:
     """The next steps, to the records as of now; none where there is nothing to write."""
     known = NOTHING if before.is_lost else before.reached
     version = now.records_version
-    if version == known.records_version and not anew:
+    if version == known.records_version and not has_expired:
         return []
     steps = cut_steps(_list_spans(load_later_records(now, known)), known, STEP_ROWS)
-    is_due = anew or is_rewritten or version - known.records_version >= _MAX_COMMITS_BEHIND
+    is_due = has_expired or is_rewritten or version - known.records_version >= _MAX_COMMITS_BEHIND
     if not steps and known.offsets and is_due:
         steps = [RollupStep(version, known.offsets)]
     if steps:
@@ -144,20 +144,20 @@ def _list_spans(records: DataFrame) -> list[OffsetSpan]:
     return [OffsetSpan(*row) for row in spans.select(*OffsetSpan._fields).collect()]
 
 
-def _write_step(now: AuditTables, before: RollupProgress, step: RollupStep, derived_step: int, anew: bool) -> None:
-    """`anew`: the numbers and counts of all records up to there."""
+def _write_step(
+    now: AuditTables, before: RollupProgress, step: RollupStep, derived_step: int, has_expired: bool
+) -> None:
     number = max(before.last_step, derived_step, *(step for step, _ in before.usage.values())) + 1
     if before.is_lost:
         old, after = None, NOTHING
         steps = {number: RollupStep(-1, dict.fromkeys(step.offsets, -1)), number + 1: step}
     else:
-        old, after = (None, NOTHING) if anew else (before, before.reached)
+        old, after = before, before.reached
         steps = _kept_steps(before) | {number: step}
-    reach = RollupStep(-1, step.offsets) if anew else step  # whose times are those of its own records
-    found = load_records_between(now, after, reach)
+    found = load_records_between(now, after, step)
     is_small = _is_small(step, after)
     found = found.coalesce(1) if is_small else found
-    numbering = _join_runs(now, found, old, step, is_small and _has_few_runs(now))
+    numbering = _join_runs(now, found, old, step, is_small and _has_few_runs(now), has_expired)
     try:
         rows = _read_rows(now, steps)
         for frame in (numbering.withColumn("entry", F.lit(table_log.RUN)), _count_rows(now, found, old, is_small)):
@@ -194,7 +194,12 @@ def _read_rows(now: AuditTables, steps: Mapping[int, RollupStep]) -> DataFrame:
 
 
 def _join_runs(
-    now: AuditTables, later: DataFrame, before: RollupProgress | None, step: RollupStep, is_small: bool
+    now: AuditTables,
+    later: DataFrame,
+    before: RollupProgress | None,
+    step: RollupStep,
+    is_small: bool,
+    has_expired: bool,
 ) -> DataFrame:
     """schema.RUN_SCHEMA; persisted."""
     counted = later.where(F.col("counts"))
@@ -202,12 +207,22 @@ def _join_runs(
     found = map_in_arrow(numbers, condensing.condense_numbers, schema.RUN_SCHEMA)
     old = before.entries(table_log.RUN) if before is not None else None
     if old is not None:
-        found = found.unionByName(old.select(*schema.RUN_SCHEMA.names))
+        runs_before = old.select(*schema.RUN_SCHEMA.names)
+        found = found.unionByName(_select_kept_lives(now, runs_before) if has_expired else runs_before)
     lives = found.coalesce(1) if is_small else found.repartition(*schema.BOOT_COLUMNS)
     sorted_runs = lives.sortWithinPartitions(*runs.SORT_COLUMNS)
     joined = map_in_arrow(sorted_runs, runs.join_batches, schema.RUN_SCHEMA).persist()
     contained = now.load_records().where(~is_beyond(step.offsets))
     return settle_copies(joined, store.select_view(contained, "intervals"))
+
+
+def _select_kept_lives(now: AuditTables, before: DataFrame) -> DataFrame:
+    """The runs of lives of which there are records; those before the first day that is kept are few."""
+    day = now.first_kept_day()
+    left = now.load_records().where(F.col("counts") & (F.col("date") < F.lit(day).cast("date")))
+    going_on = before.where(F.col("end_ms") >= table_log.day_start_ms(day))
+    keys = list(schema.BOOT_COLUMNS)
+    return before.join(left.select(keys).unionByName(going_on.select(keys)).distinct(), keys, "left_semi")
 
 
 def _count_rows(now: AuditTables, later: DataFrame, before: RollupProgress | None, is_small: bool) -> DataFrame:
