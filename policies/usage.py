@@ -65,10 +65,9 @@ REASONS: Final[dict[str, tuple[str, ...]]] = {
 # Outcomes that say nothing without a reason.
 OUTCOMES_WITH_REASON: Final = frozenset({"rejected", "errored", "dropped", *NOTES})
 
-# Kafka answers these after the append (7, 20) or possibly after it (6).
-MAYBE_APPENDED: Final = frozenset(
-    {"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"},
-)
+# Kafka answers these after the append (7, 20), and one possibly after it (6).
+APPENDED_ERRORS: Final = frozenset({"REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
+MAYBE_APPENDED: Final = APPENDED_ERRORS | {"NOT_LEADER_OR_FOLLOWER"}
 
 INTERVAL: Final = "interval"
 LOST: Final = "lost"  # a worker ended without its final interval: its work after `seq` is not known

@@ -29,7 +29,7 @@ from policies.limited_broker import LimitedBroker
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK, TopicMeter
-from policies.usage import DELAYED, NOTES
+from policies.usage import APPENDED_ERRORS, DELAYED, NOTES
 from policies.verdict import CLIENT_QUOTA, FENCE, RESOURCE_GROUP, TOPIC_THRESHOLD
 from policies.whatif.client import IN_FLIGHT, ReplayStream
 from policies.whatif.replay_limits import ReplayLimits, ReplayOffer
@@ -38,7 +38,7 @@ from policies.whatif.tick_phase import TickPhase
 
 # Rejections that the replay decides again.
 DECIDED: Final = frozenset({TOPIC_THRESHOLD, CLIENT_QUOTA, RESOURCE_GROUP})
-# Outcomes that passed the policies; meters count bytes that got into the log, or may have.
+# Outcomes that passed the policies; meters count bytes that got into the log, or may have (see `_is_metered`).
 METERED: Final = frozenset({"accepted", "unacknowledged", "unanswered"})
 ADMITTED: Final = METERED | {"errored", "duplicate"}
 # The order of a second's bytes and a tick is not always known, so rates are known to about a hundredth. Where one is as
@@ -153,7 +153,7 @@ class _SlotPart:
         if outcome in ADMITTED:
             self.admitted.append(row)
             self.owed[0] -= repeats
-            if outcome in METERED:
+            if _is_metered(row):
                 self.metered += size
             if outcome == "accepted":  # acks=0 waits where others are rejected
                 self.accepted += size
@@ -179,6 +179,10 @@ class _SlotPart:
         if admitted or rejected or rest:
             self.stream.record_owed(a * admitted + x * rejected + r * rest)
         return a * self.metered
+
+
+def _is_metered(row: ReplayRow) -> bool:
+    return row.outcome in METERED or (row.outcome == "errored" and row.reason in APPENDED_ERRORS)
 
 
 _WHOLE_SHARES: Final = (1.0, 1.0, 1.0)
@@ -488,7 +492,7 @@ class UsageReplay:
         for row in part.admitted:
             left, again = self._remove_repeats(stream, row, a, gone)
             stream.replayed -= a * (row.repeats or 0) - again
-            if row.outcome in METERED:
+            if _is_metered(row):
                 metered += left
                 if holds:
                     self._hold_row(stream, row, left, again, now)

@@ -21,7 +21,7 @@ from gateway.data.shared.topics import is_valid_name, shown_name
 from policies import decision
 from policies.decision import NO_LIMITS, PartitionLimits
 from policies.idempotence.repeats import NO_EPOCH, sends_same_bytes
-from policies.usage import DELAYED, NOTES
+from policies.usage import APPENDED_ERRORS, DELAYED, NOTES
 from policies.verdict import NEVER_PASSES
 from protocol import api
 
@@ -237,7 +237,11 @@ class ProduceAccounts:
             return
         _, _, code, offset = answer
         if code:
-            tally.add_partition(part, name, "errored", api.ERROR_NAMES.get(code, str(code)))
+            error = api.ERROR_NAMES.get(code, str(code))
+            tally.add_partition(part, name, "errored", error)
+            if error in APPENDED_ERRORS:  # a client gets one at will: by acks=all, and a timeout of 0
+                self._broker.errors.uncounted += size
+                return
             self._client.world.engine.record_broker_refusal(self._broker.node_id, name, size)
             self._refund_limits(name, part, charged)
         elif pid >= 0 and self._acknowledged.record_batch(pid, producer_epoch, name, index, sequence, offset):

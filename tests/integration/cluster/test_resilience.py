@@ -215,6 +215,31 @@ def test_traffic_goes_on_while_control_is_dead(own: EmbeddedCluster, topic: str)
         assert gateway.counted_of(topic, "accepted").messages >= while_dead - 100
 
 
+# --- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_log_counts_though_the_broker_did_not_wait_for_its_followers(kafka3: EmbeddedCluster) -> None:
+    """It answers REQUEST_TIMED_OUT behind the append, as soon as the client wants."""
+    topic = create_topic(kafka3, "followed.by.none")
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+    leader = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+    limit = {"groups": {"silver": {"publishRateInBytes": "1MB"}}, "tenants": {"followed": "silver"}}
+    frame = play.request(1, {topic: [0]}, values=(bytes(50_000),), timeout_ms=0)
+    codes: list[int] = []
+    with (
+        Gateway(kafka3.bootstrap_servers, {"resource_groups": limit}, node_ids=3) as gateway,
+        Wire(gateway.broker_port(leader)) as wire,
+    ):
+        throttled = 0
+        while throttled < 5 and len(codes) < 400:
+            throttle_ms, rows = wire.produce(frame)
+            codes.append(rows[topic, 0][0])
+            throttled += throttle_ms > 0
+    assert codes.count(api.REQUEST_TIMED_OUT) > len(codes) / 2
+    assert throttled == 5, f"{len(codes) * 50_000} bytes without a limit"
+    wait_for("the followers", lambda: end_offsets(kafka3, topic) == len(codes))
+
+
 # --- the usage topic --------------------------------------------------------------------------------------------------
 
 

@@ -298,3 +298,10 @@ def test_windows_and_warming_up() -> None:
 def test_errors_of_the_broker_are_no_traffic() -> None:
     rows = [row(second, "errored", 30_000, reason="MESSAGE_TOO_LARGE") for second in range(60)]
     assert changes(rows, TIGHT) == {}
+
+
+@pytest.mark.parametrize("reason", ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"])
+def test_errors_of_the_broker_that_come_after_the_append_are_traffic(reason: str) -> None:
+    errored = [row(second, "errored", 30_000, reason=reason) for second in range(60)]
+    accepted = [row(second, "accepted", 30_000) for second in range(60)]
+    assert changes(errored, TIGHT)[f"errored {reason}"] == changes(accepted, TIGHT)["accepted"] < 0

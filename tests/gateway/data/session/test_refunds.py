@@ -85,6 +85,22 @@ def test_a_limit_that_others_share_has_it_back(
 
 
 @LIMITS
+@pytest.mark.parametrize("code", [7, 20])
+def test_what_is_in_the_log_is_not_given_back_though_its_answer_is_an_error(
+    limit: Callable[..., None], level: Callable[[Play], float], code: int
+) -> None:
+    """REQUEST_TIMED_OUT, which a client gets at will by acks=all and a timeout of 0, and
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+    """
+    written, errored = Play().named(), Play().named()
+    for on, said in ((written, 0), (errored, code)):
+        limit(on, observes=False)
+        assert on.client(request(1, {TOPIC: [0]}, timeout_ms=0))[0]
+        on.broker(answer(1, {TOPIC: {0: (said, 0)}}))
+    assert level(errored) == level(written)
+
+
+@LIMITS
 def test_bytes_that_would_not_have_been_sent_yet_are_not_given_back_to_a_limit_that_only_observes(
     limit: Callable[..., None], level: Callable[[Play], float]
 ) -> None:

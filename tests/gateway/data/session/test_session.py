@@ -80,6 +80,17 @@ def test_a_batch_that_the_broker_refuses_moves_from_bytes_in_to_errors() -> None
     assert play.rows() == {("clicks", "errored", "MESSAGE_TOO_LARGE"): (2 * size, 2, 2)}
 
 
+@pytest.mark.parametrize(("code", "name"), [(7, "REQUEST_TIMED_OUT"), (20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND")])
+def test_a_batch_whose_error_came_after_the_append_stays_in_bytes_in(code: int, name: str) -> None:
+    play, size = Play(), size_of((b"x" * 500,))
+    play.client(request(1, values=(b"x" * 500,)))
+    play.broker(answer(1, {"clicks": {0: (code, 40)}}))
+    meters = play.engine.broker_meters(1)
+    assert (meters.total.uncounted, meters.topics[b"clicks"].uncounted) == (size, size)
+    assert meters.errors.uncounted == size
+    assert play.rows() == {("clicks", "errored", name): (size, 1, 1)}
+
+
 def test_an_idempotent_batch_acknowledged_again_at_the_same_offset_is_a_duplicate() -> None:
     play = Play()
     for _ in range(2):
