@@ -58,7 +58,7 @@ _API_ROW = struct.Struct(">hhh")  # api key, lowest version, highest version
 
 
 def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unknown: bool) -> bytes | None:
-    """Lower the highest versions of an ApiVersions answer to those that the gateway understands (api.CAPS).
+    """Lower the highest versions of an ApiVersions answer to those that the gateway understands.
 
     APIs of which no version is left are taken out; with `hide_unknown` also those that this release doesn't know.
     Lowest versions stay as they are, so do finalized features and other tagged fields.
@@ -83,7 +83,7 @@ def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unkno
         if flexible:
             pos = skip_tags(buf, pos, end)
         cap = api.HIGHEST_VERSIONS.get(key, highest)
-        if cap < lowest or (hide_unknown and key not in api.API_NAMES):
+        if cap < lowest or highest < api.LOWEST_VERSIONS.get(key, 0) or (hide_unknown and key not in api.API_NAMES):
             continue
         kept.append((row, pos))
         if cap < highest:

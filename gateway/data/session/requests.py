@@ -62,6 +62,7 @@ _OLDEST_PRODUCE, _NEWEST_PRODUCE = api.LOWEST_VERSIONS[api.PRODUCE], api.HIGHEST
 _FETCH_RESPONSE_KINDS = tuple(
     STREAM if has_endpoints(api.FETCH, v) else PASS for v in range(api.HIGHEST_VERSIONS[api.FETCH] + 1)
 )
+_SHARE_APIS = (api.SHARE_FETCH, api.SHARE_ACKNOWLEDGE)  # answers have brokers' addresses in every version
 API_COUNTERS = tuple(f"{API_REQUESTS}{key}" for key in range(MAX_API_KEY + 1))
 
 
@@ -359,7 +360,7 @@ class RequestHandler:
             self._client.set_software(named)
             self._hold.set_software(named)
             entry = (correlation, CAP_VERSIONS, version)
-        elif cap is not None and version > cap:
+        elif cap is not None and (version > cap or (key in _SHARE_APIS and version < api.LOWEST_VERSIONS[key])):
             raise unsupported_version(key, version)
         elif key in rewrite.REWRITES:
             entry = (correlation, REWRITE, version, key)

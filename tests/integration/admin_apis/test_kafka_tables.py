@@ -31,7 +31,8 @@ INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 
 # Highest versions of what passes the gateway unread, in the order of their keys. An API is entered here by somebody who
 # has read its message definition: a broker's address in an answer would have to be rewritten, a record would have to be
-# metered, and what the gateway reads goes into api.CAPS. (A broker without a plugin for clients' telemetry has none.)
+# metered, and what the gateway reads goes into api.HIGHEST_VERSIONS. (A broker without a plugin for clients' telemetry
+# has none.)
 PASSES = {
     "ListOffsets": 11, "OffsetCommit": 10, "OffsetFetch": 10, "JoinGroup": 9, "Heartbeat": 4, "LeaveGroup": 5,
     "SyncGroup": 5, "DescribeGroups": 6, "ListGroups": 5, "DeleteRecords": 2, "InitProducerId": 5,

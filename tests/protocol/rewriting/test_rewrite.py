@@ -264,7 +264,8 @@ def capped(rows: Any, hide_unknown: bool) -> Any:
     out = []
     for row in rows:
         cap = api.HIGHEST_VERSIONS.get(row.api_key, row.max_version)
-        if cap >= row.min_version and not (hide_unknown and row.api_key not in api.API_NAMES):
+        is_read = cap >= row.min_version and row.max_version >= api.LOWEST_VERSIONS.get(row.api_key, 0)
+        if is_read and not (hide_unknown and row.api_key not in api.API_NAMES):
             out.append(replace(row, max_version=min(row.max_version, cap)))
     return tuple(out)
 
@@ -303,6 +304,14 @@ def test_highest_versions_are_lowered_and_nothing_else(version: int, hide_unknow
         assert frame == framed(expected)
         assert bytes(buf[start:end]) == content
     assert (bytes(buf[:start]), bytes(buf[end:])) == around
+
+
+def test_an_api_that_the_broker_has_only_in_versions_below_those_that_are_read_is_not_offered() -> None:
+    """Share groups of Kafka 4.0, early access: answers of version 0 have addresses, in a layout of their own."""
+    known = struct.pack(">hhh", api.PRODUCE, 0, 11)
+    rows = known + struct.pack(">hhhhhh", api.SHARE_FETCH, 0, 0, api.SHARE_ACKNOWLEDGE, 0, 0)
+    content = bytearray(struct.pack(">ihi", 9, 0, 3) + rows)
+    assert cap_api_versions(content, 0, len(content), 0, False) == framed(struct.pack(">ihi", 9, 0, 1) + known)
 
 
 REBOOTSTRAP_REQUIRED, INVALID_REQUEST = 129, 42

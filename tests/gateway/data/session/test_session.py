@@ -504,9 +504,10 @@ def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
         (cases.framed(request(1)[4:] + b"\0"), "1 bytes behind the end"),
         *((other_request(1, key=0, version=v, body=bytes(40)), f"Produce version {v}") for v in (0, 2, 14)),
         (other_request(1, key=17, version=0, body=b"\0\5PLAIN"), "SaslHandshake version 0"),
+        *((other_request(1, key=k, version=0, body=bytes(40)), "version 0: versions 1 to 2") for k in (78, 79)),
     ],
     ids=["http", "tls", "negative size", "2 GiB", "unknown key", "too short", "a byte behind its end", "Produce v0",
-         "Produce v2", "Produce v14", "SaslHandshake v0"],
+         "Produce v2", "Produce v14", "SaslHandshake v0", "ShareFetch v0", "ShareAcknowledge v0"],
 )  # fmt: skip
 @STEPS
 def test_data_that_is_no_request_that_is_spoken_is_refused_with_what_it_looks_like(
