@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.data.pending.hold import MAX_MUTE_S
 from gateway.data.session.dispatch import GroupDispatch
 from policies.decision import ClientPatience
-from policies.quotas.quota_limiters import NO_QUOTA_LIMIT
 from protocol import api
 from protocol.fetch import fetch_request
 from protocol.fetch.fetch_response import FetchMeter
@@ -90,7 +89,7 @@ class FetchLimiter:
             client.set_client_id(client_id)
             client.refresh_limits(now)
         charges, most = BY_BROKER_TOTAL if world.quotas.counts_fetches else 0, _LARGEST
-        lines = client.quota_limit if request.key == api.FETCH else NO_QUOTA_LIMIT
+        lines = client.quota_limit
         observes = "quota" in client.observed_policies
         if (lines.consume_limiters or lines.time_limiters) and not observes and not self._has_quota_room(lines, now):
             return None

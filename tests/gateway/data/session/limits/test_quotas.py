@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from itertools import pairwise
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 
 from gateway.channel import QuotaChanges
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
+from protocol import api
 from tests.examples import matrix
 from tests.gateway.data.play import APP, Play, answer, decode_answer, present, request, size_of
-from tests.gateway.data.session.fetch_frames import asked, consume_all, fetch, fetched
+from tests.gateway.data.session.fetch_frames import asked, consume_all, fetch, fetched, told
 
 SIZE = len(request()) - 4  # the whole request but for its size prefix, as in Kafka
 BATCH = size_of()
@@ -125,6 +127,19 @@ def test_a_fetch_answer_carries_its_throttle_time_and_the_next_fetch_waits(versi
     assert on.session.hold.held_until == on.now + 1.0
     on.now += 1.0
     assert on.again()[0] == fetch_request(2, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_share_group_gets_is_under_the_quota_as_well(version: int) -> None:
+    """As in Kafka (KafkaApis.processShareFetchResponse)."""
+    share = functools.partial(fetch, version=version, key=api.SHARE_FETCH)
+    frame = fetched(1, version, key=api.SHARE_FETCH)
+    on = play((APP, CONSUME, len(frame)))
+    assert asked(on.client(share(1))[0], version, api.SHARE_FETCH) < 10 * len(frame)
+    assert told(on.broker(frame), version, api.SHARE_FETCH) == 1000
+    assert on.client(share(2)) == (b"", b"")
+    on.now += 1.0
+    assert on.again()[0]
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])
