@@ -1,8 +1,9 @@
 # The latest rejections and delays, whose they were, and how much of each topic passes: from the rows of workers'
 # intervals, in bounded memory. For explanations and `top`; accounts are the usage log's.
 #
-# Time is cut into slots. A slot keeps its own sums, so what is old goes away with its slot. Names beyond the caps are
-# counted under OTHER, as the ledger and the metrics do. Knows no worker and no clock: `now_ms` is Unix time.
+# Time is cut into slots. A slot keeps its own sums, so what is old goes away with its slot. An interval is of the slot
+# in which it begins; a longer one, as where the spool takes nothing, is spread. Names beyond the caps are counted under
+# OTHER, as the ledger and the metrics do. Knows no worker and no clock: `now_ms` is Unix time.
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from policies.usage import DELAYED, OBSERVED_OUTCOMES
 OTHER: Final = "other"
 SLOT_MS: Final = 5_000
 FLOW_SLOTS: Final = 3  # rates are means over this many whole slots
+ASKED_SLOTS: Final = FLOW_SLOTS + 2  # … which are among so many latest ones
 LATE_MS: Final = 2_000  # an interval arrives at most this long after its end: until then its slot is not whole
 _HELD: Final = frozenset({"rejected", "dropped", DELAYED, *OBSERVED_OUTCOMES})
 _ACCEPTED: Final = 0
@@ -79,17 +81,14 @@ class RecentTraffic:
         if self._since_ms is None or now_ms < self._since_ms:
             self._since_ms = now_ms
         self._forget_old(now_ms)
-        number = interval.start_ms // SLOT_MS
-        if not interval.rows or not now_ms // SLOT_MS - self._keep < number <= now_ms // SLOT_MS + 1:
+        shares, newest = _time_shares(interval), now_ms // SLOT_MS + 1
+        last = max(shares)
+        if not interval.rows or not newest - 1 - self._keep < last <= newest:
             return
-        slot = self._find_slot(number)
+        for number, share in shares.items():
+            self._add_flows(self._find_slot(number), interval, share)
+        slot = self._find_slot(last)
         for row in interval.rows:
-            flow = _FLOWS.get(row.outcome)
-            if flow is not None:
-                self._topic_sums(slot, row.topic)[flow] += row.bytes
-                self._client_sums(slot, row.principal, row.client_id)[flow] += row.bytes
-            if flow == _ACCEPTED:
-                self._writer_sums(slot, row.topic, row.principal)[0] += row.bytes
             if row.outcome in _HELD:
                 key = (row.topic, row.principal, row.client_id, row.broker, row.outcome, row.reason)
                 sums = self._held_sums(slot, key, interval)
@@ -98,6 +97,16 @@ class RecentTraffic:
                 sums[2] += row.bytes
                 sums[3] += row.requests
                 sums[4] += row.delay_ms
+
+    def _add_flows(self, slot: _RecentSlot, interval: UsageInterval, share: float) -> None:
+        for row in interval.rows:
+            flow = _FLOWS.get(row.outcome)
+            if flow is not None:
+                size = round(row.bytes * share)
+                self._topic_sums(slot, row.topic)[flow] += size
+                self._client_sums(slot, row.principal, row.client_id)[flow] += size
+                if flow == _ACCEPTED:
+                    self._writer_sums(slot, row.topic, row.principal)[0] += size
 
     def find_held(
         self, now_ms: int, topic: str | None = None, principal: str | None = None, client_id: str | None = None,
@@ -230,3 +239,17 @@ class RecentTraffic:
             self._runs[key][2] -= 1
             if not self._runs[key][2]:
                 del self._runs[key]
+
+
+def _time_shares(interval: UsageInterval) -> dict[int, float]:
+    """The slots of an interval, and the part of it that each gets: of the usual one a single slot, of a longer one the
+    last of its slots, as rates of earlier ones aren't asked for any more.
+    """
+    start, end = interval.start_ms, max(interval.end_ms, interval.start_ms + 1)
+    if end - start <= SLOT_MS:
+        return {start // SLOT_MS: 1.0}
+    last = (end - 1) // SLOT_MS
+    return {
+        number: (min(end, (number + 1) * SLOT_MS) - max(start, number * SLOT_MS)) / (end - start)
+        for number in range(max(start // SLOT_MS, last - ASKED_SLOTS + 1), last + 1)
+    }

@@ -522,6 +522,8 @@ class RelayLink:
         """
         client = self.client
         more, is_ended = client.read_ahead(most)
+        if more:
+            self._watch.read_at = now
         if is_ended:
             self._end_side(client, END_READ, now)
         elif client.has_fin:

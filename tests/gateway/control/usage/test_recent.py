@@ -92,6 +92,20 @@ def test_late_intervals_find_their_place_and_impossible_ones_none() -> None:
     assert recent.find_held(T0 + 61_000, "t")[0].bytes == 100
 
 
+def test_an_interval_of_minutes_is_spread_over_its_slots() -> None:
+    """As of a worker whose spool had no room: neither all in the slot in which it began, nor forgotten with that."""
+    recent, began, now = RecentTraffic(minutes=1), T0 - 90_000, T0 + 30_000
+    rows = row("delayed", 120_000, reason="client-quota"), row("accepted", 120_000)
+    recent.add_interval(UsageInterval("boot", 0, 1, began, now, rows), now)
+    assert recent.topic_flows(now + LATE_MS) == {"t": TopicFlow(accepted=1000.0, delayed=1000.0)}
+    assert recent.client_flows(now + LATE_MS)["User:a", "c"][0] == TopicFlow(accepted=1000.0, delayed=1000.0)
+    assert recent.writer_rates(now + LATE_MS) == {("t", "User:a"): 1000.0}
+    (held,) = recent.find_held(now, "t")
+    assert (held.first_ms, held.last_ms, held.since_ms, held.bytes) == (began, now, began, 120_000)
+    assert recent.find_held(now + 54_000, "t") == [held]
+    assert recent.find_held(now + 61_000, "t") == []
+
+
 def test_beyond_the_caps_every_name_is_other() -> None:
     recent = RecentTraffic(minutes=1, max_held=3, max_topics=2)
     add(recent, T0, *(row("rejected", topic=f"t{n}", principal=f"p{n}") for n in range(10)))

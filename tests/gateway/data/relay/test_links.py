@@ -486,6 +486,22 @@ async def test_acks_0_behind_what_is_read_ahead_is_forwarded_though_its_client_h
         assert rows["clicks", "discarded", ""] == (size_of(), 1, 1)
 
 
+async def test_a_client_that_was_read_only_while_it_waited_is_not_idle() -> None:
+    """All that it sends is read behind a hold, and acks=0 has no answers: for as long as a limit is used up."""
+    async with staged() as stage:
+        link, client, _ = stage.connect()
+        stage.mute(link)
+        await client.send_all(request(1, acks=0))
+        await until(lambda: link.parked.input_slice is not None)
+        link._watch.read_at -= 3600
+        link._watch.answered_at -= 3600
+        await client.send_all(request(2, acks=0))
+        await until(lambda: link.client.unread_bytes > 0)
+        stage.end_mute(link)
+        await until(lambda: link.parked.input_slice is None)
+        assert link.idle_s(trio.current_time()) < 3600
+
+
 async def test_acks_0_that_a_client_sent_before_it_closed_is_forwarded_while_the_gateway_drains() -> None:
     async with staged() as stage:
         link, client, broker = stage.connect()
