@@ -67,6 +67,7 @@ _SHARING = {
             "integration/cluster/test_listeners.py",
             "integration/storage/test_log_dirs.py",
             "integration/cluster/test_placement.py",
+            "integration/cluster/test_recreated_topics.py",
             "integration/fleet/test_policy_fleet.py",
             "integration/cluster/test_resilience.py",
         ),

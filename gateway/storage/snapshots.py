@@ -63,18 +63,10 @@ class SnapshotReader:
         quiet = {"log_level": 2, "reconnect.backoff.max.ms": 2000, **properties}
         self._topic = InternalTopic({**quiet, "error_cb": self._on_error}, topic, TOPIC_SPEC)
         self._troubles = TroubleLog(log, "volume snapshots")
-        self._consumer = Consumer(
-            {
-                "group.id": "produce-gateway-volumes",
-                **quiet,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "error_cb": self._on_error,
-            }
-        )
+        self._properties = quiet
+        self._consumer = self._make_consumer()
         self._topic_id = ""
+        self._is_used = False  # the consumer has read a topic
         self._partitions: set[int] = set()
         self._behind: set[int] = set()  # partitions whose end has not been reached
         self._fault_kinds: set[str] = set()
@@ -149,6 +141,19 @@ class SnapshotReader:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
+    def _make_consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "group.id": "produce-gateway-volumes",
+                **self._properties,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "error_cb": self._on_error,
+            }
+        )
+
     def _on_topic_found(self, found: TopicLookup) -> None:
         self.connected = not isinstance(found, TopicUnreachable)
         if isinstance(found, TopicPresent):
@@ -168,7 +173,11 @@ class SnapshotReader:
         if topic_id != self._topic_id or not self._partitions <= partitions:
             if self._topic_id:
                 log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
-            self._topic_id = topic_id
+            if self._is_used:  # it may ask an old topic's leader for ever: control/fleet/exchange/reader.py
+                consumer = self._make_consumer()
+                self._consumer.close()
+                self._consumer = consumer
+            self._topic_id, self._is_used = topic_id, True
             self._partitions, self._behind = set(partitions), set(partitions)
             self._consumer.assign(self._from_beginning(partitions))
         elif fresh := partitions - self._partitions:

@@ -252,10 +252,9 @@ class FleetControl:
 
     def on_exchange_state(self, up: bool) -> None:
         """Whether peers can be received, and can receive from us."""
-        now = self._clock()
-        self._change_reach(
-            self.reach.on_exchange_state(up, now), now, "" if self.exchange is None else self.exchange.health.problem
-        )
+        now, problem = self._clock(), "" if self.exchange is None else self.exchange.health.problem
+        why = problem or "its own messages don't come back"
+        self._change_reach(self.reach.on_exchange_state(up, now), now, why)
 
     def _change_reach(self, is_heard: bool | None, now: float, why: str = "") -> None:
         """`why`: why no gateway can be received."""

@@ -113,19 +113,8 @@ class TopicStore:
         self._topic = InternalTopic(properties, topic, SPEC, replication)
         self._troubles = TroubleLog(log, "policies")
         self._expect_to_read()
-        self._consumer = Consumer(
-            {
-                "group.id": "produce-gateway-policies",  # librdkafka wants one; it is neither joined nor committed to
-                **properties,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "error_cb": self._topic.record_error,
-            }
-        )
+        self._properties = properties
+        self._consumer = self._make_consumer()
         self._writer = PolicyTransactions(properties, topic)
         self._guard = threading.Lock()
         self._log = PolicyTopicLog()
@@ -249,6 +238,21 @@ class TopicStore:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def _make_consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "group.id": "produce-gateway-policies",  # librdkafka wants one; it is neither joined nor committed to
+                **self._properties,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "error_cb": self._topic.record_error,
+            }
+        )
+
     def _read_messages(self, timeout_s: float) -> None:
         unreadable = ""
         message = self._consumer.poll(timeout_s)
@@ -329,6 +333,11 @@ class TopicStore:
         anew = self._lost or self._topic_id is not None
         if anew:
             log.warning("policies: topic %s was recreated; reading it from the beginning", self._topic.name)
+            fresh = (
+                self._make_consumer()
+            )  # the old one may ask the old topic's leader for ever: fleet/exchange/reader.py
+            self._consumer.close()
+            self._consumer = fresh
         self._topic_id, self._lost = topic_id, False
         self._writer.close()
         self._log.begin_anew()
@@ -372,7 +381,7 @@ class TopicStore:
 
 def _head_text(head: AlterationHead) -> str:
     who, door, peer = map(one_line, head.source)
-    return f"{head.changes} values, by {who} ({door}{' from ' + peer if peer else ''})"
+    return f"{head.changes} values, by {who or 'unknown'} ({door}{' from ' + peer if peer else ''})"
 
 
 def _as_bytes(data: bytes | str | None) -> bytes | None:

@@ -15,6 +15,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from gateway.control.fleet.exchange import exchange as exchange_module
 from gateway.control.fleet.exchange import usage_codec as form
 from gateway.control.fleet.exchange.exchange import TOPIC_SPEC, GatewayUsage, UsageExchange
 from gateway.control.fleet.exchange.peers import PeerNews
@@ -269,6 +270,26 @@ async def test_a_topic_that_is_deleted_is_made_anew(
         assert a.problem == ""
     assert (a.gone, b.gone) == ([], [])  # nobody was taken for dead
     assert "Traceback" not in caplog.text
+
+
+async def test_a_consumer_that_reads_nothing_more_is_replaced(
+    kafka: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka's, for ever, where a topic was recreated after its partition had changed its leader, and the new
+    one begins at another broker: its leader epoch is lower.
+    """
+    monkeypatch.setattr(exchange_module, "RENEW_S", 0.0)
+    a, b = Gateway(kafka, topic, "a"), Gateway(kafka, topic, "b")
+    async with running(a, b):
+        await a.ready(1)
+        await b.ready(1)
+        consumer = a.exchange._reader._consumer
+        assert consumer is not None
+        consumer.unassign()
+        b.uses = {GOLD: LimitDemand(100.0)}
+        await a.until("usage", lambda: a.knows(GOLD) == [100.0])
+        await a.ready(1)
+        assert a.exchange._reader._consumer is not consumer
 
 
 async def test_a_cluster_that_goes_away_and_comes_back(topic: str, caplog: pytest.LogCaptureFixture) -> None:

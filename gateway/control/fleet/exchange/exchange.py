@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -38,6 +39,7 @@ from policies.fleet.shares import LimitDemand
 log = logging.getLogger("gateway.fleet")
 
 RETRY_S: Final = 0.5
+RENEW_S: Final = 10.0  # or five cycles: if our own messages, which are written, aren't read, another consumer may
 TURN_S: Final = 0.004  # messages are taken in for this long before another task has a turn
 REPORTS_PER_CYCLE: Final = 5
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -140,6 +142,8 @@ class UsageExchange:
         self._topic = InternalTopic({**client, "error_cb": self.health.on_error}, topic, TOPIC_SPEC, replication)
         self._found: internal_topic.TopicPresent | None = None  # the topic that is read and written
         self._report_requested = trio.Event()
+        self._renew_s = max(RENEW_S, 5 * cycle_s)
+        self._reads_since = math.inf  # with this consumer
 
     def broker_unix_time(self) -> float | None:
         """Unix time of the broker that leads the topic's partition, late by the time that a message takes; None: not
@@ -154,7 +158,6 @@ class UsageExchange:
     async def run(self) -> None:
         """Exchange reports until cancelled; then send a leave message."""
         self.health.begin_grace(trio.current_time())
-        self._reader.open()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._maintain_topic)
@@ -235,6 +238,8 @@ class UsageExchange:
                     began = trio.current_time()
                 self._handle_record(record, now)
             self.writer.poll_deliveries()
+            if self._reader.is_reading > was_reading:
+                self._reads_since = now
             if self._reporter.is_report_requested or self._reader.is_reading > was_reading:
                 self._report_requested.set()  # a new peer must not count on usage that it doesn't know
             # While more is waiting, a peer that was not read yet is not silent; but that may last.
@@ -268,6 +273,9 @@ class UsageExchange:
         if is_heard:
             for peer in self.peers.expire_peers(now):
                 self._party.on_peer_lost(peer)
+        elif now - max(began, self._reads_since) > self._renew_s:
+            self._reads_since = math.inf
+            self._reader.renew_consumer()
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 
@@ -313,6 +321,7 @@ class UsageExchange:
             self.writer.open()
             self._reporter.on_report_lost()
             self._reporter.repeat_all()
+            self._reader.renew_consumer()
         self._found = found
         self._reader.follow_partitions(found.partitions)
 

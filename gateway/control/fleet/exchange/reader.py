@@ -35,21 +35,62 @@ class ReportRecord(NamedTuple):
 
 
 class ReportReader:
-    """`open` comes first."""
+    """Reads nothing until it is told of a topic, by `renew_consumer` and `follow_partitions`."""
 
     def __init__(self, client: Mapping[str, Any], topic: str, health: ExchangeHealth) -> None:
         self._client = client
         self._topic = topic
         self._health = health
         self._consumer: Consumer | None = None
+        self._partitions: frozenset[int] = frozenset()
         self._wanted_partitions: frozenset[int] | None = frozenset()  # partitions to begin with; None: it has
+        self._is_stale = False  # the consumer
 
     @property
     def is_reading(self) -> bool:
         """Whether every message written from now on will be read."""
         return self._wanted_partitions is None
 
-    def open(self) -> None:
+    def follow_partitions(self, partitions: frozenset[int]) -> None:
+        """Read these partitions from their ends."""
+        self._partitions = self._wanted_partitions = partitions
+
+    def renew_consumer(self) -> None:
+        """Read with another consumer from now on. One whose topic was recreated may ask the old one's leader for ever:
+        leader epochs begin at 0 again, and what has a lower one is old to librdkafka.
+        """
+        self._is_stale, self._wanted_partitions = True, self._partitions
+
+    async def read_records(self) -> list[ReportRecord]:
+        """At most MAX_AT_ONCE records; none after a while."""
+        wanted = self._wanted_partitions
+        if wanted is None:
+            return self._convert_messages(await trio.to_thread.run_sync(self._poll_messages))
+        if self._is_stale and not await self._replace_consumer():
+            await trio.sleep(OFFSET_S)
+        elif not wanted or not await trio.to_thread.run_sync(self._assign_ends, wanted):
+            await trio.sleep(POLL_S)
+        elif self._wanted_partitions == wanted:
+            self._wanted_partitions = None
+        return []
+
+    def close(self) -> None:
+        """Blocks; call it in a thread."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    async def _replace_consumer(self) -> bool:
+        self._is_stale = False
+        try:
+            await trio.to_thread.run_sync(self._open_consumer)
+        except KafkaException as error:  # a certificate is gone just now
+            self._is_stale = True
+            self._health.record_failure(str(error))
+        return not self._is_stale
+
+    def _open_consumer(self) -> None:
+        self.close()
         self._consumer = Consumer(
             {
                 "group.id": "produce-gateway-resource-usage",
@@ -63,26 +104,6 @@ class ReportReader:
                 "error_cb": self._health.on_error,
             }
         )
-
-    def follow_partitions(self, partitions: frozenset[int]) -> None:
-        """Read these partitions from their ends, also where the topic was recreated."""
-        self._wanted_partitions = partitions
-
-    async def read_records(self) -> list[ReportRecord]:
-        """At most MAX_AT_ONCE records; none after a while."""
-        wanted = self._wanted_partitions
-        if wanted is None:
-            return self._convert_messages(await trio.to_thread.run_sync(self._poll_messages))
-        if not wanted or not await trio.to_thread.run_sync(self._assign_ends, wanted):
-            await trio.sleep(POLL_S)
-        elif self._wanted_partitions == wanted:
-            self._wanted_partitions = None
-        return []
-
-    def close(self) -> None:
-        """Blocks; call it in a thread."""
-        if self._consumer is not None:
-            self._consumer.close()
 
     def _assign_ends(self, partitions: frozenset[int]) -> bool:
         """False: no broker reports the ends."""
