@@ -10,13 +10,12 @@ from typing import Final, Literal, NamedTuple
 from policies.definitions.policy_values import PolicyKey
 from policies.explain.idle_limits import IdleLimits
 from policies.explain.model import ExplainInputs, TopicFlow, origin_of, sortable_ratio
-from policies.limits.description import NOT_SHARED, FleetUse, LimitLevel
+from policies.limits.description import NOT_SHARED, OTHER_GATEWAYS, FleetUse, LimitLevel
 from policies.thresholds.broker_limits import TopicRate
 from policies.thresholds.values import TOPIC_KEY
 
 TopOrder = Literal["rate", "rejected", "utilization"]
 
-OTHER_GATEWAYS: Final = "other gateways"
 _NOWHERE: Final = LimitLevel(TOPIC_KEY, "", None, None, None)  # of a topic that no broker has
 
 

@@ -20,6 +20,7 @@ Traffic = Literal["produce", "fetch", "both"]
 
 MAX_NAMED: Final = 3  # gateways in a text
 MIN_SHOWN_WAIT_S: Final = 0.05  # shown as 0.1 s
+OTHER_GATEWAYS: Final = "other gateways"  # for the names of several, or of one that isn't known
 
 
 class FleetUse(NamedTuple):

@@ -170,6 +170,10 @@ class FleetRates:
         self.peers, self._is_assumed = scale_rates(self.own_rates(), times), True
         self._departed.pop(_PEERS, None)
 
+    def counted_peers(self) -> Sums:
+        """The rates of all other gateways together, with those that fade."""
+        return add_rates([self.peers, *self._fading_rates(_PEERS)])
+
     def own_rates(self) -> Sums:
         """This gateway's rates, for its peers."""
         return add_rates([*self._workers.values(), *self._fading_rates(*(self._departed.keys() - {_PEERS}))])
@@ -223,8 +227,10 @@ class RatePublisher:
 
     @property
     def peers(self) -> Sums:
-        """The rates of all other gateways together, as last sent to workers."""
-        return self._rates.peers
+        """The rates of all other gateways together, as workers count them: with those that fade, and where no gateway
+        can be heard with what is assumed.
+        """
+        return self._rates.counted_peers()
 
     def set_totals(self, has_totals: bool) -> None:
         """Whether there is any threshold that needs this."""

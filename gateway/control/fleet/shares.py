@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, Literal
@@ -19,13 +20,14 @@ from gateway.control.context import ControlContext
 from gateway.control.fleet.exchange.exchange import FleetParty, GatewayUsage, PeerNews, UsageExchange
 from gateway.control.fleet.exchange.usage_codec import NO_TRAFFIC, GatewayTraffic, RatePlace
 from gateway.control.fleet.limits_in_use import LimitsInUse
-from gateway.control.fleet.peer_rates import RatePublisher
+from gateway.control.fleet.peer_rates import NOTICED, RatePublisher
 from gateway.control.fleet.reachability import PeerReachability
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
-from policies.limits.description import FleetUse
+from policies.limits.description import OTHER_GATEWAYS, FleetUse
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, QUIET_RATE
 from policies.text import one_line
 
 log = logging.getLogger("gateway.fleet")
@@ -317,16 +319,28 @@ class FleetControl:
         return found
 
     def find_peer_rates(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:
-        """The rates of other gateways to these brokers, and to that topic there."""
+        """The rates of other gateways to these brokers, and to that topic there, as workers count them: what no living
+        gateway reports (it fades, or none can be heard) is OTHER_GATEWAYS'.
+        """
         exchange, gateways = self.exchange, 1 if self._allocator is None else self._allocator.gateway_count
         if exchange is None or gateways == 1:
             return {}
-        places = [RatePlace(broker, name) for broker in brokers for name in (None, topic)]
-        return {place: FleetUse(None, exchange.peers.place_rates(place), gateways) for place in places}
+        counted, are_heard = self.rates.peers, self.state != "fallback"
+        found: dict[tuple[int, str | None], FleetUse] = {}
+        for broker in brokers:
+            brought = counted.get(broker, NO_PEER_TRAFFIC)
+            for name, rate in ((None, brought.rate), (topic, brought.topics.get(topic.encode(), 0.0))):
+                others = exchange.peers.place_rates(RatePlace(broker, name)) if are_heard else {}
+                left = rate - math.fsum(others.values())
+                if left > max(QUIET_RATE, NOTICED * rate):  # else reports came since workers were told
+                    others[OTHER_GATEWAYS] = left
+                found[broker, name] = FleetUse(None, others, gateways)
+        return found
 
     def peer_traffic(self) -> Mapping[str, GatewayTraffic]:
-        """The busiest topics and clients of other gateways, by their names."""
-        return {} if self.exchange is None else self.exchange.peers.traffic_by_gateway()
+        """The busiest topics and clients of other gateways, by their names; none while they can't be heard."""
+        exchange = self.exchange
+        return exchange.peers.traffic_by_gateway() if exchange is not None and exchange.health.is_up else {}
 
     @property
     def _members(self) -> int:

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from gateway.channel import DemandReport, LimitShares, PeerRates
 from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
+from gateway.control.fleet.exchange.usage_codec import RatePlace
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
@@ -32,7 +33,7 @@ from policies.definitions.policy_values import PolicyKey
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
-from policies.limits.description import FleetUse
+from policies.limits.description import OTHER_GATEWAYS, FleetUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
@@ -63,7 +64,7 @@ class Peers(Book):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place_rates: dict[int, tuple[float, dict[str, float]]] = {}
+        self.brought: dict[int, tuple[float, dict[str, float]]] = {}
         self.of_each: dict[str, int] = {}
         self.drop_counts = {"stale": 3}
 
@@ -72,7 +73,13 @@ class Peers(Book):
         return sum(self.of_each[peer] for peer in self._living)
 
     def broker_rates(self) -> dict[int, tuple[float, dict[str, float]]]:
-        return self.place_rates
+        return self.brought
+
+    def place_rates(self, place: RatePlace) -> dict[str, float]:
+        """All are of one gateway."""
+        total, topics = self.brought.get(place.node_id, (0.0, {}))
+        rate = total if place.topic is None else topics.get(place.topic, 0.0)
+        return {"gw-2": rate} if rate else {}
 
 
 class Exchange:
@@ -642,7 +649,7 @@ def test_many_usages_are_told_to_the_exchange_a_few_at_a_time() -> None:
 
 def test_without_the_exchange_others_are_taken_to_bring_as_much_as_we_do() -> None:
     play = Fleet(workers=2)
-    play.exchange.peers.place_rates = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
+    play.exchange.peers.brought = {1: (700.0, {"a": 600.0}), 9: (5.0, {})}
     play.hear(workers=4, rates=True)
     for number, rate in enumerate((30.0, 10.0)):
         play.fleet.record_rates(number, rates(1, a=rate))
@@ -669,12 +676,12 @@ def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     play.fleet.set_policies(PolicySet({PolicyKey.of_broker(): 1000.0}))
     assert play.fleet.current_usage().rates == [ThresholdRate(1, None, 30.0), ThresholdRate(1, "a", 30.0)]
     assert play.fleet.current_usage().rates is None, "as before"
-    play.exchange.peers.place_rates = {1: (70.0, {"a": 60.0})}
+    play.exchange.peers.brought = {1: (70.0, {"a": 60.0})}
     play.hear(rates=True)
     play.posted.clear()
     play.fleet.publish_peer_rates()
     assert others(play, 0) == {1: PeerTraffic(70.0, {b"a": 60.0})}
-    play.exchange.peers.place_rates = {}
+    play.exchange.peers.brought = {}
     play.fleet.on_peer_lost("gw-2#1")
     play.fleet.publish_peer_rates()
     play.step(FADING_S)
@@ -685,6 +692,28 @@ def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     play.step(FADED_S)
     play.fleet.publish_peer_rates()
     assert others(play, 0) == {}
+
+
+def test_the_rates_of_others_are_shown_as_workers_count_them() -> None:
+    """Also a topic that its gateway reports no more, since nothing came in a tick: its client was rejected."""
+    play = Fleet()
+    play.fleet.record_rates(0, rates(1, a=30.0))
+    play.hear(rates=True)
+    shown = partial(play.fleet.find_peer_rates, "a", [1])
+    for brought, total, topic in (
+        ((700.0, {"a": 600.0}), {"gw-2": 700.0}, {"gw-2": 600.0}),
+        ((700.0, {}), {"gw-2": 700.0}, {OTHER_GATEWAYS: 600.0}),
+    ):
+        play.exchange.peers.brought = {1: brought}
+        play.fleet.on_peer_news(PeerNews("gw-2#1", "gw-2", set(), rates=True))
+        play.fleet.publish_peer_rates()
+        assert shown() == {(1, None): FleetUse(None, total, 2), (1, "a"): FleetUse(None, topic, 2)}
+        assert play.fleet.rates.peers[1].topics == {b"a": 600.0}
+    play.fleet.on_exchange_state(False)
+    play.step(shares.FROZEN_S + shares.DECAY_S)
+    play.fleet.publish_peer_rates()
+    assumed = FleetUse(None, {OTHER_GATEWAYS: 30.0}, 2)
+    assert shown() == {(1, None): assumed, (1, "a"): assumed}, "as much as here, whatever they said last"
 
 
 def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
