@@ -20,7 +20,13 @@ from policies.explain.model import (
     TrafficExplanation,
     sortable_ratio,
 )
-from policies.explain.sentences import explain_notes, internal_reason, storage_effect_text, summarize_rules
+from policies.explain.sentences import (
+    explain_notes,
+    held_elsewhere_text,
+    internal_reason,
+    storage_effect_text,
+    summarize_rules,
+)
 from policies.fleet.keys import FleetKey
 from policies.limits.description import LimitDescription, amount_text
 from policies.quotas.names import Entity
@@ -54,6 +60,8 @@ def explain_traffic(
         for rule in rules
     ]
     summary = summarize_rules(next((rule for rule in rules if rule.first), None), internal, rules, lately, known.now_ms)
+    if not any(rule.limits_now and rule.mode == "enforce" for rule in rules):
+        summary += held_elsewhere_text(known)
     return TrafficExplanation(
         asked,
         tuple(broker for broker in made.brokers if broker is not None),

@@ -120,7 +120,8 @@ class ExplainSubject(NamedTuple):
 class ExplainInputs(NamedTuple):
     """All that explains. `led_topics`: topics of which a broker leads a partition, as metadata says.
 
-    `base_origin`: of policies that were not changed at run time. `observe`: nothing at all is enforced.
+    `base_origin`: of policies that were not changed at run time. `observe`: nothing at all is enforced. `elsewhere`: at
+    other gateways, by name: of the client's traffic to any topic, or of the topic's where no client is asked about.
     """
 
     policies: PolicySet = PolicySet()
@@ -146,6 +147,7 @@ class ExplainInputs(NamedTuple):
     broker_quotas_problem: str = ""  # why they are not known
     rollout: PolicyRollout = PolicyRollout()  # of policies in mode enforce
     rollout_key: bytes = b""
+    elsewhere: Mapping[str, TopicFlow] = {}
 
     def effective_mode(self, own: Mode) -> Mode:
         """`own`: of one policy."""

@@ -8,9 +8,11 @@ from typing import Final
 from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
 from policies.explain.case import ExplainCase
-from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic
+from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic, TopicFlow
 from policies.limits.description import LimitDescription
+from policies.text import one_line
 from policies.thresholds.sums import find_overcommitted, over_text
+from policies.units import format_rate
 
 _ACTION_TEXTS: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}
 _ENFORCED: Final = ("rejected", "dropped", "delayed")
@@ -126,6 +128,9 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
     here = {broker: frozenset(known.led_topics.get(broker, ())) for broker in case.brokers if broker is not None}
     for name, each in find_overcommitted(known.policies.commitments_by_broker(here)).items():
         yield over_text(name, each)
+    for gateway, flow in sorted(known.elsewhere.items()):
+        only = "what holds it back there only its explain says"
+        yield f"gateway {one_line(gateway)} has such traffic too; {only}: {_flow_text(flow)}"
     if note := groups.missing_group_note(case):
         yield note
     if known.broker_quotas_problem:
@@ -137,6 +142,18 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
         )
     if not known.rates.brokers:
         yield "no rates are known yet: the meters report every 5 seconds"
+
+
+def held_elsewhere_text(known: ExplainInputs) -> str:
+    """The end of a summary that names nothing which limits: the other gateways that hold such traffic back."""
+    found = sorted(one_line(name) for name, flow in known.elsewhere.items() if flow.rejected or flow.delayed)
+    return f"; but ask {' and '.join(found)}, where such traffic is held back" if found else ""
+
+
+def _flow_text(flow: TopicFlow) -> str:
+    return ", ".join(
+        f"{format_rate(rate)} {what.replace('would', 'would be held')}" for what, rate in flow._asdict().items() if rate
+    )
 
 
 def _rollout_notes(case: ExplainCase) -> Iterator[str]:

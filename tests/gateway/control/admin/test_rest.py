@@ -562,6 +562,24 @@ async def test_topics_and_thresholds_are_of_all_gateways_together(server: Server
     assert (topics["away"]["rate"], topics["away"]["brokers"]) == (1.0 * MB, [1])
 
 
+async def test_a_client_that_another_gateway_holds_back_is_sent_there(server: Server) -> None:
+    clients = {("User:alice", "app"): TopicFlow(3.0 * MB, 1.0 * MB), ("User:bob", "app"): TopicFlow(1.0 * MB)}
+    server.others = {"gwb": GatewayTraffic({"clicks": TopicFlow(4.0 * MB, 1.0 * MB)}, clients), "gwc": GatewayTraffic()}
+    of_alice = await server.ask("GET", "/v1/explain", topic="clicks", user="alice", client_id="app")
+    of_apps = await server.ask("GET", "/v1/explain", topic="clicks", client_id="app")
+    of_topic = await server.ask("GET", "/v1/explain", topic="clicks")
+    for (_, said), accepted in ((of_alice, "3.0"), (of_apps, "4.0"), (of_topic, "4.0")):
+        assert said["summary"].startswith("nothing limits this traffic now; ")
+        assert said["summary"].endswith("; but ask gwb, where such traffic is held back")
+        held = f"{accepted} MB/s accepted, 1.0 MB/s rejected"
+        note = f"gateway gwb has such traffic too; what holds it back there only its explain says: {held}"
+        assert [each for each in said["notes"] if each.startswith("gateway ")] == [note]
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="bob")
+    assert "but ask" not in said["summary"]
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="eve")
+    assert not any(each.startswith("gateway ") for each in said["notes"])
+
+
 async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gateways_part(server: Server) -> None:
     use = LimitUse(2.5 * MB, 2.5 * MB, True, 3.1)
     clicks = TopicRate("clicks", 2.0 * MB, 5.0 * MB, True, 4.0 * MB, use)

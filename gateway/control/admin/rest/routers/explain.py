@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import AliasPath, BaseModel, Field
 
+from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.admin.rest.dependencies import Facts, Gateway
 from gateway.control.admin.rest.models import (
     MAX_NAME,
@@ -158,7 +160,7 @@ async def explain_traffic(gateway: Gateway, facts: Facts, asked: Annotated[Expla
     subject = explain.ExplainSubject(
         asked.topic, explain.ANONYMOUS if asked.user is None else asked.user, asked.client_id or "", asked.broker
     )
-    known = await facts.gather_for(subject)
+    known = (await facts.gather_for(subject))._replace(elsewhere=_find_flows_elsewhere(gateway, asked))
     held = gateway.recent.find_held(
         known.now_ms, asked.topic, counted_principal(asked.user), asked.client_id, asked.broker
     )
@@ -190,6 +192,23 @@ async def get_topics(facts: Facts) -> Response:
 async def get_top(facts: Facts, how: Annotated[TopQuery, Query()]) -> Response:
     """The busiest topics."""
     return await _list_topics(facts, how)
+
+
+def _find_flows_elsewhere(gateway: GatewayContext, asked: ExplainQuery) -> dict[str, explain.TopicFlow]:
+    """At other gateways, by name: of the client that is asked about, or else of the topic."""
+    principal, found = counted_principal(asked.user), {}
+    for name, traffic in gateway.peer_traffic().items():
+        if principal is None and asked.client_id is None:
+            flows = [flow for topic, flow in traffic.topics.items() if topic == asked.topic]
+        else:
+            flows = [
+                flow
+                for client, flow in traffic.clients.items()
+                if principal in (None, client[0]) and asked.client_id in (None, client[1])
+            ]
+        if any(flow := reduce(explain.TopicFlow.combined_with, flows, explain.TopicFlow())):
+            found[name] = flow
+    return found
 
 
 async def _list_topics(facts: Facts, how: TopQuery | None = None) -> Response:
