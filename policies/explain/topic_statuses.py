@@ -25,7 +25,8 @@ class TopicStatus(NamedTuple):
     `threshold`: on the broker where its utilization is highest, `broker`; None = none; in force there, as `level` says.
     `kind`: explicit, implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other
     gateways bring. `over`: rejected or delayed somewhere by its threshold. `flow`: through all gateways; `others`:
-    through the other ones, by name, where the topic is among their busiest.
+    through the other ones, by name, where the topic is among their busiest. `is_missing`: no broker has it, as where a
+    threshold's topic is mistyped.
     """
 
     topic: str
@@ -40,10 +41,15 @@ class TopicStatus(NamedTuple):
     over: bool
     flow: TopicFlow
     others: Mapping[str, TopicFlow] = {}
+    is_missing: bool = False
 
     @property
     def utilization(self) -> float:
         return self.level.utilization
+
+    @property
+    def utilization_text(self) -> str:
+        return "no such topic" if self.is_missing else self.level.utilization_text
 
 
 def topic_statuses(
@@ -94,6 +100,7 @@ def topic_statuses(
                 level.whole_limit if limited else explicit.get(name),
                 away + math.fsum(meter.rate for meter in here.values()), away, level,
                 any(meter.over for meter in here.values()), flow.combined_with(other), theirs,
+                bool(known.led_topics) and not levels,
             )
         )  # fmt: skip
     return lines

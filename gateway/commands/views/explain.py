@@ -37,7 +37,9 @@ def _rule_line(rule: Mapping[str, Any], now_ms: int) -> str:
     state = f" LIMITS NOW{since}," if rule["limits_now"] else ""
     mode = ", only counted" if rule["mode"] == "observe" else ""
     what = "" if rule["traffic"] == "produce" else f" {rule['traffic'] if rule['traffic'] == 'fetch' else 'all'}"
-    return f"{mark} {rule['name']}{_broker_suffix(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}"
+    origins = " and ".join(dict.fromkeys(level["origin"] for level in rule["levels"] if level["origin"]))
+    source = f"; from {origins}" if origins else ""
+    return f"{mark} {rule['name']}{_broker_suffix(rule)}:{state} {rule['action']}s{what}{mode}: {rule['text']}{source}"
 
 
 def _shadowed_line(each: Mapping[str, Any]) -> str:

@@ -60,9 +60,10 @@ def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixtu
     assert lines[3] == "storage  storage protection is off: full disks change no limit"
     rules = lines.index("RULES, in the order in which they are asked (> binds first)")
     assert lines[rules + 1 : rules + 4] == [
-        "  client-quota: delays: producer_byte_rate:bps=3000000 {user=alice}: 0.0 B/s of 3.0 MB/s (0%)",
+        "  client-quota: delays: producer_byte_rate:bps=3000000 {user=alice}: 0.0 B/s of 3.0 MB/s (0%); from file",
         "> topic-threshold on broker 1: LIMITS NOW for 8 s, rejects: bytes.in.per.sec.threshold of topic clicks:"
-        " 4.0 MB/s of 5.0 MB/s (80%) and total.bytes.in.per.sec.threshold of broker 1: 11.0 MB/s of 12.0 MB/s (92%)",
+        " 4.0 MB/s of 5.0 MB/s (80%) and total.bytes.in.per.sec.threshold of broker 1: 11.0 MB/s of 12.0 MB/s (92%);"
+        " from file",
         "  fence: rejects: of an idempotent producer: batches behind a rejected one, until that one comes again",
     ]
     shadowed = lines.index("WITHOUT EFFECT on this traffic")

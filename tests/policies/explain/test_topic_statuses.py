@@ -61,6 +61,12 @@ def test_a_threshold_without_a_total_is_no_limit() -> None:
     assert (clicks.threshold, clicks.broker, clicks.level.utilization_text) == (5.0 * MB, 1, "no limit")
 
 
+def test_a_threshold_of_a_mistyped_topic_says_that_there_is_none() -> None:
+    base = {TOTAL: 12.0 * MB, PolicyKey.of_topic("klicks"): 5.0 * MB}
+    lines = topic_statuses(known(base, led_topics={1: ("clicks",)}), {})
+    assert [(each.topic, each.utilization_text) for each in lines] == [("clicks", "0%"), ("klicks", "no such topic")]
+
+
 def test_top_is_sorted_by_what_is_asked_for() -> None:
     said = MeterRates(
         [

@@ -137,7 +137,7 @@ class ShownTopic(BaseModel):
     rate: float
     elsewhere: float
     utilization: FiniteNumber
-    utilization_text: str = Field(validation_alias=AliasPath("level", "utilization_text"))
+    utilization_text: str
     over: bool
     accepted: float = Field(validation_alias=AliasPath("flow", "accepted"))
     rejected: float = Field(validation_alias=AliasPath("flow", "rejected"))
