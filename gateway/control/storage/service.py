@@ -22,15 +22,18 @@ class StorageService:
         self._components = components
         self._control: StorageControl | None = None
         self._has_report = False  # of a worker, while there was no control to report to …
-        self._reported: StorageSnapshot | None = None  # … and the factor that it holds
+        self._reported: list[StorageSnapshot] = []  # … and the factors that workers hold, each once
 
     async def run(self) -> None:
         if STORAGE not in self._components:
             return
         view = await self._components.await_component(STORAGE)
         self._control = StorageControl(self._context, view)
-        if self._has_report:
-            self._control.adopt_factor(self._reported)
+        # The youngest first: each is in force until the next one is known.
+        for held in sorted(self._reported, key=lambda each: (-(each.valid_until or 0.0), each.factor.value)):
+            self._control.adopt_factor(held)
+        if self._has_report and not self._reported:
+            self._control.adopt_factor(None)
         await self._control.run()
 
     def refresh(self) -> None:
@@ -43,7 +46,9 @@ class StorageService:
         if self._control is not None:
             self._control.adopt_factor(reported)
         else:
-            self._has_report, self._reported = True, reported or self._reported
+            self._has_report = True
+            if reported is not None and reported not in self._reported:
+                self._reported.append(reported)
 
     def status(self) -> Mapping[str, Any]:
         """The response of GET /v1/storage."""

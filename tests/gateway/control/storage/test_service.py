@@ -49,7 +49,9 @@ async def test_what_a_worker_reports_before_there_is_a_view_holds_until_the_firs
     assert (told, service.status()) == ([], {"enabled": False})
     context.facts.configuration.latest = SETTINGS.model_copy(update={"mode": "observe"})
     held = channel.StorageSnapshot(StorageFactor(0.0, "valid", FULL), valid_until=trio.current_time() + 100)
-    service.adopt_factor(held if reports else None)
+    older = channel.StorageSnapshot(StorageFactor(1.0, "valid", ""), valid_until=trio.current_time() + 90)
+    for report in (held, older) if reports else ():
+        service.adopt_factor(report)
     service.adopt_factor(None)  # another worker has none
     views.append(VolumeSourceView(disks, SOFT_HARD, FactorKeeper(120.0, 0.5, 60.0), trio.current_time))
     mock_clock.jump(RETRY_S[0])
