@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import re
+import shlex
 from pathlib import Path
+from typing import NoReturn
 
 import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import cli
 from gateway.agent.metrics import AgentMetrics
 from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.storage import Volume
 from tests import pages, seeds
 
 ROOT = Path(__file__).parent.parent
+RULE = re.compile(r"\|[-:| ]+\|")  # below a table's head
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 
@@ -43,10 +48,13 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
 def test_tables_have_rows_of_one_width_and_no_gap(page: Path) -> None:
     lines = prose(page).split("\n")
     for before, line in itertools.pairwise(lines):
-        if re.fullmatch(r"\|[-:| ]+\|", before):
+        if RULE.fullmatch(before):
             assert line.startswith("|"), f"no row behind {before}"
         if before.startswith("|") and line.startswith("|"):
             assert len(cells(before)) == len(cells(line)), line
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        if line.startswith("|") and not before.startswith("|"):
+            assert RULE.fullmatch(after), f"no head: {line}"
 
 
 def cells(row: str) -> list[str]:
@@ -115,3 +123,31 @@ def test_the_code_of_each_sentence_is_there_for_make_mutants() -> None:
     for each in table["equivalent"]:
         assert each["old"] in (ROOT / each["file"]).read_text("utf-8"), each
         assert each.keys() == {"file", "old", "new", "why"}
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """(page, line) of each command of ours in a block, but for those that leave something out."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+            for line in re.sub(r"\\\n *", " ", block).splitlines():
+                if re.match(r"\$? ?(produce-gateway|kafka-quotas) [a-z-]", line) and "…" not in line:
+                    found.append((page.name, line.removeprefix("$ ")))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), command_lines())
+def test_a_command_can_be_copied(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parsed(Exception):
+        pass
+
+    def parse(self: argparse.ArgumentParser, args: list[str]) -> NoReturn:
+        self.parse_known_args(args)
+        raise Parsed
+
+    command = re.split(r" [|<>&] ?", re.sub(r"\$\([^)]*\)", "x", line.partition(" #")[0]))[0]
+    program, *words = shlex.split(command)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    with pytest.raises((Parsed, SystemExit)) as end:
+        cli.main(words if program == "produce-gateway" else [program, *words])
+    assert getattr(end.value, "code", 0) == 0, line
