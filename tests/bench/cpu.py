@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
@@ -50,6 +50,47 @@ def timed(command: Sequence[str], **options: Any) -> tuple[float, float]:
     subprocess.run(command, check=True, **options)
     after, wall = os.times(), time.monotonic() - began
     return wall, after.children_user + after.children_system - before.children_user - before.children_system
+
+
+class Measured(NamedTuple):
+    """What a command took, with all of its processes: seconds, and bytes of memory at their highest."""
+
+    wall: float
+    cpu: float
+    java_rss: int  # of its largest Java process
+    other_rss: int  # of all other processes together: pages that they share count for each
+
+
+def measured(command: Sequence[str], *, every_s: float = 0.5, **options: Any) -> Measured:
+    """Run a command that ends well. Memory is looked at every `every_s`; `options`: of subprocess.Popen."""
+    before, began = os.times(), time.monotonic()
+    java = other = 0
+    with subprocess.Popen(command, **options) as process:
+        while True:
+            try:
+                process.wait(every_s)
+                break
+            except subprocess.TimeoutExpired:
+                sizes = [(_is_java(pid), _resident_bytes(pid)) for pid in _tree(process.pid)]
+                java = max([java, *(size for is_java, size in sizes if is_java)])
+                other = max(other, sum(size for is_java, size in sizes if not is_java))
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    after, wall = os.times(), time.monotonic() - began
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Measured(wall, cpu, java, other)
+
+
+def _is_java(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "comm").read_text().strip() == "java"
+    return False
+
+
+def _resident_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def tree_memory(root: int) -> int:
