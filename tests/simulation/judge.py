@@ -25,6 +25,9 @@ WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
 OWED_S: Final = 3.0  # seconds' worth beyond a limit that may be paid back later, whenever others' demand ends
 UNSERVED_S: Final = 2.0  # seconds' worth of a limit that clients may not have been rid of at a window's end
+USED_SHARE: Final = 0.97  # of a limit, over a window in which clients hold enough back
+TURNS_SHARE: Final = 0.91  # … where the clients of a gateway beside them are in turns (docs/shares.md)
+TURNS_S: Final = (0.05, 0.25)  # seconds' worth that such clients hold at the least and at the most within a window
 STEADY_SHARE: Final = 1.1  # of a limit in a full second, where all clients under it have waited for …
 STEADY_AFTER_S: Final = 5
 IDLE_SHARE: Final = 2.0  # … after IDLE_AFTER_S with less than half of it: a second's worth is saved
@@ -76,6 +79,7 @@ class _Attempt:
 class _Second(NamedTuple):
     """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end. `owed`:
     that had come beyond the limit before. `excused`: bytes that may come beyond it on top.
+    `held_at`: those that clients hold, by gateway's host.
     """
 
     taken: float
@@ -84,6 +88,7 @@ class _Second(NamedTuple):
     held: float
     is_wanted: bool
     excused: float
+    held_at: Mapping[str, float]
 
 
 class FairShares:
@@ -134,7 +139,8 @@ class Limit:
     """A limit as it was configured: bytes in each second.
 
     Attributes:
-        held: the bytes that clients hold back under it just now. `all_want`: whether each of its clients does.
+        held: the bytes that clients hold back under it just now; `held_at`: by gateway's host, where several share it.
+            `all_want`: whether each of its clients does.
         slack: bytes of whole requests that may pass on top within a second, one of each client.
         saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
         owed: bytes that came beyond the limit, and have not been paid back; at most OWED_S seconds' worth.
@@ -144,9 +150,11 @@ class Limit:
     """
 
     def __init__(
-        self, name: str, rate: float, held: Callable[[], float], all_want: Callable[[], bool], slack: float
-    ) -> None:
+        self, name: str, rate: float, held: Callable[[], float], all_want: Callable[[], bool], slack: float,
+        held_at: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:  # fmt: skip
         self.name = name
+        self.held_at = held_at
         self.all_want = all_want
         self.rate = rate
         self.held = held
@@ -606,7 +614,9 @@ class Judge(Observer):
             taken, limit.taken = limit.taken, 0.0
             excused, limit.excused = limit.excused * limit.rate, 0.0
             held = limit.held()
-            limit.seconds.append(_Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate, excused))
+            limit.seconds.append(
+                _Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate, excused, limit.held_at())
+            )
             limit.owed = min(max(0.0, limit.owed + taken - limit.rate), OWED_S * limit.rate)
             limit.brought = 0.0
             limit.steady_seconds = limit.steady_seconds + 1 if limit.all_want() else 0
@@ -633,7 +643,8 @@ class Judge(Observer):
                 limit.highest = max(limit.highest, share)
                 if is_wanted:
                     limit.lowest = min(limit.lowest, share)
-                    if share + seconds[0].owed / limit.rate / WINDOW_S < 0.97 and limit.is_lower_judged:
+                    used = share + seconds[0].owed / limit.rate / WINDOW_S
+                    if used < USED_SHARE and limit.is_lower_judged and (used < TURNS_SHARE or not _has_turns(limit)):
                         self.accuse("a limit unused", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
                 if limit.is_lower_judged and limit.saves_nothing:
                     self._judge_demand(limit)
@@ -711,6 +722,19 @@ class Judge(Observer):
             open_ended = logged[name, "unanswered"] + logged[name, "unacknowledged"] + logged[name, "duplicate"]
             if not accepted <= size <= accepted + open_ended + unsure_bytes * bool(lost):
                 self.accuse("sums differ", f"{name}: {size} bytes in logs, {accepted} accepted, {open_ended} open")
+
+
+def _has_turns(limit: Limit) -> bool:
+    """Whether a gateway's clients held something back, and then nothing, or the reverse, in the present window: faster
+    than others learn of it.
+    """
+    least, most = (seconds * limit.rate for seconds in TURNS_S)
+    helds = [second.held_at for second in limit.seconds]
+    hosts = set().union(*helds)
+    return len(hosts) > 1 and any(
+        min(held.get(host, 0.0) for held in helds) <= least and max(held.get(host, 0.0) for held in helds) >= most
+        for host in hosts
+    )
 
 
 def usage_sums(folders: list[Path], by: str = "topic") -> tuple[Counter[tuple[str, str]], int]:

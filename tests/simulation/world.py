@@ -13,8 +13,8 @@ import os
 import random
 import re
 import tempfile
-from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -606,7 +606,7 @@ class World:
                 name, rate,
                 lambda: self._held(ours(), node_id),
                 lambda: all(client.held_bytes(node_id) >= rate / len(mine) for client in ours()),
-                slack,
+                slack, lambda: self._held_at_hosts(ours(), node_id),
             )  # fmt: skip
 
         client_ids = sorted({client.limit_name for client in self.plan.clients})
@@ -664,6 +664,14 @@ class World:
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
+
+    def _held_at_hosts(self, clients: Iterable[Client], node_id: int | None) -> Mapping[str, float]:
+        """Of a client that is at several, at each."""
+        found = Counter[str]()
+        for client in clients if len(self.gateways) > 1 else ():
+            for host in client.hosts:
+                found[host] += round(client.held_bytes(node_id))
+        return found
 
     def _held_by_host(self) -> dict[str, float] | None:
         held = {gateway.host: 0.0 for gateway in self.gateways}

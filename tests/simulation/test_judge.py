@@ -1,0 +1,35 @@
+# What the judge takes for a limit that is not used up.
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.judge import WINDOW_S, Judge, Limit
+
+RATE = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("share", "second_gateway", "is_wrong"),
+    [
+        (0.98, (900.0, 900.0), False),
+        (0.95, (900.0, 900.0), True),
+        (0.95, (0.0, 0.0), True),
+        (0.95, (900.0, 0.0), False),  # in turns: the first one learns of it too late
+        (0.95, (100.0, 0.0), True),  # it never wanted more
+        (0.90, (900.0, 0.0), True),
+    ],
+)
+def test_a_gateway_whose_clients_are_in_turns_costs_others_a_part(
+    share: float, second_gateway: tuple[float, float], is_wrong: bool
+) -> None:
+    now = 100.0
+    judge = Judge(lambda: now)
+    held = {"gw0": 5 * RATE, "gw1": 0.0}
+    limit = Limit("total", RATE, lambda: 5 * RATE, lambda: True, 0.0, lambda: dict(held))
+    judge.limits["total"] = limit
+    for second in range(WINDOW_S):
+        now += 1.0
+        limit.taken, held["gw1"] = share * RATE, second_gateway[second // 3 % 2]
+        judge.end_second()
+    assert bool(judge.violations) is is_wrong
