@@ -57,6 +57,27 @@ def test_a_fleet_bears_strangers_full_disks_and_members_that_come_and_go() -> No
     assert judge.counts["records acknowledged"] > 4000
 
 
+def test_a_fleet_bears_processes_that_are_stopped_and_some_that_are_killed_then() -> None:
+    topics = {"acme.orders.new": 4}
+    clients = tuple(
+        ClientPlan(profile, f"app-{number}", topics, 50_000.0, 3_000, (number % 2, 1 - number % 2))
+        for number, profile in enumerate(("java", "librdkafka-idempotent", "sarama"))
+    )
+    control, worker, gateway = 0, 1, 2  # of the first gateway; 3 more: of the second one
+    faults = (
+        Fault(3.0, "process stopped", control, 9.0),
+        Fault(16.0, "process stopped", 3 + worker, 8.0),
+        Fault(20.0, "worker killed", 1),
+        Fault(27.0, "process stopped", gateway, 7.0),
+        Fault(30.0, "control killed", 1),
+        Fault(38.0, "process stopped", 3 + control, 6.0),
+        Fault(40.0, "control killed", 1),
+    )
+    judge = World(Plan(1, 55.0, "group", 100_000.0, 2, 2, topics, clients, faults)).run()
+    assert judge.violations == []
+    assert judge.counts["records acknowledged"] > 4000
+
+
 def test_a_seed_is_the_same_world_each_time() -> None:
     """In another process, with another order of sets."""
     faults = (Fault(4.0, "connection cut", 1), Fault(9.0, "leader moved", 3), Fault(14.0, "worker killed"))
