@@ -148,7 +148,7 @@ cdef inline void _read_batch(Reader *reader, long long size, Batch *batch) noexc
     batch.size = fields.int32_at(at + 8) + PREFIX
     batch.producer = fields.int64_at(at + 43)
     batch.epoch = fields.int16_at(at + 51)
-    batch.sequence = fields.int32_at(at + 53)
+    batch.sequence = fields.int32_at(at + 53) if batch.producer >= 0 else -1
     batch.messages = fields.int32_at(at + 57)
     batch.trailing = size - batch.size
     if batch.size < HEADER or batch.trailing < 0 or at[16] != MAGIC or batch.messages < 0:

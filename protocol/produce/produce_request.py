@@ -76,9 +76,9 @@ def skim_request(buf: Buffer, start: int, end: int, most: int = MAX_PARTITIONS) 
 
     Returns (version, acks, client id, transactional id, partitions); of each partition (topic, index, size, messages,
     producer id, producer epoch, base sequence, trailing), where `topic` is the name or, from v13 on, the 16-byte id,
-    `size` the bytes of its batch and `trailing` those behind it. No records: size 0; no v2 batch: size of `records`;
-    both with 0 messages and producer id, epoch and sequence -1. Raises MalformedFrame (TooManyPartitions is one), and
-    nothing else.
+    `size` the bytes of its batch and `trailing` those behind it. Without a producer id the sequence is -1 (KafkaJS and
+    sarama write 0). No records: size 0; no v2 batch: size of `records`; both with 0 messages and producer id, epoch and
+    sequence -1. Raises MalformedFrame (TooManyPartitions is one), and nothing else.
     """
     return read_request(buf, start, end, most) or _skim_any(buf, start, end, most)
 
@@ -194,7 +194,7 @@ def _read_batch(buf: Buffer, pos: int, size: int) -> tuple[int, int, int, int, i
         length, magic, producer, epoch, sequence, messages = _batch(buf, pos)
         if magic == _MAGIC and _MIN_BATCH_LENGTH <= length <= size - _BATCH_PREFIX and messages >= 0:
             whole = _BATCH_PREFIX + length
-            return whole, messages, producer, epoch, sequence, size - whole
+            return whole, messages, producer, epoch, sequence if producer >= 0 else -1, size - whole
     return max(size, 0), *_NO_BATCH
 
 

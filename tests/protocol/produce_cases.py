@@ -352,7 +352,8 @@ def whole_batches(draw: st.DrawFn) -> Batch:
     epoch, sequence = draw(st.sampled_from([(-1, -1), (0, 0), (3, 2**31 - 1)]))
     records = batches.batch(values, producer_id=producer_id, epoch=epoch, sequence=sequence)
     trailing = draw(st.sampled_from([b"", b"", b"?", records]))
-    return Batch(records + trailing, (len(records), len(values), producer_id, epoch, sequence, len(trailing)))
+    known = sequence if producer_id >= 0 else -1
+    return Batch(records + trailing, (len(records), len(values), producer_id, epoch, known, len(trailing)))
 
 
 def strange(records: bytes | None) -> Batch:

@@ -13,8 +13,9 @@ SIZE = size_of()
 OVER = {"total": 100.0, "topics": {"clicks": 50.0}}
 IDEMPOTENT = (7, 0, 12)
 PLAIN = (-1, -1, -1)
+ZERO = (-1, 0, 0)  # KafkaJS and sarama begin to count though they have no producer id
 LIBRDKAFKA = ("librdkafka", "2.16.0")
-PRODUCERS = pytest.mark.parametrize("producer", [IDEMPOTENT, PLAIN], ids=["idempotent", "plain"])
+PRODUCERS = pytest.mark.parametrize("producer", [IDEMPOTENT, PLAIN, ZERO], ids=["idempotent", "plain", "plain from 0"])
 
 
 def overloaded(software: tuple[str, str] | None = JAVA, **settings: object) -> Play:
