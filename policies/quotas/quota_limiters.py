@@ -240,6 +240,22 @@ class ShareLimiter(QuotaLimiter):
         return ALLOCATE_S + late * self.bucket.rate / self.hungry_rate
 
 
+class ShareClaim(NamedTuple):
+    """What the clients of one worker want of a broker's total. `weight`: the shares of those that want more, or have
+    more than these for each of theirs, at all workers of this gateway; where no client wants more, of all. `hungry`:
+    one here waits. `content`: bytes per second that the other ones take here; `others`: those of clients without
+    shares.
+    """
+
+    weight: float = 0.0
+    hungry: bool = False
+    content: float = 0.0
+    others: float = 0.0
+
+
+NO_CLAIM: Final = ShareClaim()
+
+
 class UnchargedTraffic:
     """Bytes of one broker that passed and were only metered, since the last allocation: clients that are only observed
     must not use up the total whose shares the others get.
@@ -421,6 +437,7 @@ class QuotaLimiters:
         self.observes = False
         self.has_shares = False
         self.has_fetch_limits = self.counts_fetches = False
+        self._shared_types: set[QuotaType] = set()
         self.fetched_bytes: dict[int, int] = {}
         self._uncharged: dict[int, UnchargedTraffic] = {}
         self._counted: dict[int, int] = {}  # of `fetched` at the last allocation
@@ -440,9 +457,10 @@ class QuotaLimiters:
         self.store = store
         self.observes = observes
         keys = {key for values in store.entries.values() for key in values}
-        self.has_shares = any(key.unit == "shares" for key in keys)
+        self._shared_types = {key.type for key in keys if key.unit == "shares"}
+        self.has_shares = bool(self._shared_types)
         self.has_fetch_limits = any(key.type != "producer_byte_rate" for key in keys)
-        self.counts_fetches = any((key.type, key.unit) == ("consumer_byte_rate", "shares") for key in keys)
+        self.counts_fetches = "consumer_byte_rate" in self._shared_types
         self.version += 1
 
     def set_totals_out(self, total: float | None, totals: Mapping[int, float]) -> None:
@@ -506,7 +524,7 @@ class QuotaLimiters:
         if elapsed <= 0.0:
             return
         pools: dict[int, list[ShareLimiter]] = {}
-        if self.fleet.page is not None:  # the part that others take here can't be shared elsewhere
+        if kind in self._shared_types and self.fleet.has_others:  # what others take here can't be shared elsewhere
             pools = {node_id: [] for node_id in totals}
         for limiter in self._limiters.values():
             if isinstance(limiter, ShareLimiter) and limiter.quota.bucket.key.type == kind:
@@ -517,6 +535,7 @@ class QuotaLimiters:
                 taken = max(0.0, taken - self._uncharged[node_id].drain_bytes(kind))
             if total is None:  # shares of nothing are no limit: they were refused or warned about when they were set
                 allocation.left_rates.pop(node_id, None)
+                allocation.other_rates.pop(node_id, None)
                 for limiter in limiters:
                     limiter.bucket.set_rate(UNALLOCATED, now)
                     limiter.charged = 0.0
@@ -598,14 +617,38 @@ class QuotaLimiters:
         """Times which the configured limit is in force."""
         return quota_factor(limit.bucket.key, self._storage_factor)
 
-    def share_claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, tuple[float, bool]]:
-        """By broker, of the clients that have shares and use them: how many, and whether one of them has to wait."""
-        found: dict[int, tuple[float, bool]] = {}
+    def share_claims(self, now: float, kind: QuotaType = "producer_byte_rate") -> dict[int, ShareClaim]:
+        """By broker, what the clients of this worker want of the total that is shared."""
+        if kind not in self._shared_types:
+            return {}
+        others = self._allocations[kind].other_rates
+        active: dict[int, list[ShareLimiter]] = {node_id: [] for node_id in others}
         for limiter in self._limiters.values():
-            if limiter.scope == "worker" and limiter.quota.bucket.key.type == kind and limiter.is_active(now):
-                weight, hungry = found.get(limiter.node_id, (0.0, False))
-                found[limiter.node_id] = weight + limiter.quota.rate, hungry or now < limiter.hungry_until
-        return found
+            if isinstance(limiter, ShareLimiter) and limiter.quota.bucket.key.type == kind and limiter.is_active(now):
+                active.setdefault(limiter.node_id, []).append(limiter)
+        return {
+            node_id: self._sum_claims(f"{kind} {node_id}", limiters, others.get(node_id, 0.0), now)
+            for node_id, limiters in active.items()
+        }
+
+    def _sum_claims(self, name: str, limiters: Sequence[ShareLimiter], others: float, now: float) -> ShareClaim:
+        hungry = [limiter for limiter in limiters if limiter.bucket.in_debt or now < limiter.hungry_until]
+        weight = sum([limiter.quota.rate for limiter in hungry])
+        all_hungry = self._sum_workers(f"hungry {name}", weight, sum([limiter.bucket.rate for limiter in hungry]), now)
+        level = all_hungry[1] / all_hungry[0] if all_hungry[0] else 0.0  # bytes per second that one share is worth
+        content = 0.0
+        waiting = frozenset(hungry)  # there may be thousands
+        for limiter in [limiter for limiter in limiters if limiter not in waiting]:
+            if level and limiter.demand <= level * limiter.quota.rate:
+                content += limiter.demand
+            else:
+                weight += limiter.quota.rate
+        weight = self._sum_workers(f"weight {name}", weight, 0.0, now)[0]
+        return ShareClaim(weight, any(now < limiter.hungry_until for limiter in hungry), content, others)
+
+    def _sum_workers(self, name: str, first: float, second: float, now: float) -> tuple[float, float]:
+        sums = self.fleet.sum_reports(name, (first, second, 0.0), now)
+        return (first, second) if sums is None else sums[:2]
 
 
 def quota_factor(key: QuotaKey, storage_factor: float) -> float:

@@ -18,10 +18,10 @@ from gateway.channel import DemandReport, LimitShares, ToControl
 from policies.fleet import demand
 from policies.fleet.keys import FleetKey, total_key, total_out_key
 from policies.fleet.shares import FLOORS
+from policies.quotas.quota_limiters import NO_CLAIM, QuotaLimiters
 
 if TYPE_CHECKING:
     from policies.engine import PolicyEngine
-    from policies.quotas.quota_limiters import QuotaLimiters
 
 MAX_PER_MESSAGE = 500  # usages in one message: control has other workers to serve
 LATE_S = 1.0  # control's new message comes a moment after the former one has expired
@@ -114,21 +114,35 @@ class ShareReporter:
         before, self._totals = self._totals, {}
         claims = quotas.share_claims(now)
         for node_id, broker in self._engine.brokers.items():
-            weight, hungry = claims.get(node_id, (0.0, False))
-            if not (broker.limits.shares_total or weight):
+            claim = claims.get(node_id, NO_CLAIM)
+            shares_total = broker.limits.shares_total
+            if not (shares_total or node_id in claims):
                 continue
             key = total_key(node_id)
             taken = self._totals[key] = broker.total_bytes
             size = taken - before.get(key, taken)
-            hungry = broker.limits.is_hungry(now) or hungry
-            factor, claim = broker.limits.thresholds.effect.factor, broker.limits.claimed_rate
+            # Where requests wait for the total, those of clients without shares wait for it too.
+            first = max(broker.limits.claimed_rate, claim.content + (0.0 if shares_total else claim.others))
+            factor = broker.limits.thresholds.effect.factor
             self._demand.record_use(
-                key, max(0.0, size / factor), hungry, now, weight=weight or 1.0, claim=claim / factor
+                key,
+                max(0.0, size / factor),
+                broker.limits.is_hungry(now) or claim.hungry,
+                now,
+                weight=claim.weight or 1.0,
+                claim=first / factor,
             )
-        for node_id, (weight, hungry) in quotas.share_claims(now, "consumer_byte_rate").items():
+        for node_id, claim in quotas.share_claims(now, "consumer_byte_rate").items():
             key = total_out_key(node_id)
             fetched = self._totals[key] = quotas.fetched_bytes.get(node_id, 0)
-            self._demand.record_use(key, float(fetched - before.get(key, fetched)), hungry, now, weight=weight)
+            self._demand.record_use(
+                key,
+                float(fetched - before.get(key, fetched)),
+                claim.hungry,
+                now,
+                weight=claim.weight or 1.0,
+                claim=claim.content + claim.others,
+            )
 
     async def watch_expiry(self) -> None:
         """Apply the fallback when control has sent nothing for too long."""
