@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -553,24 +553,27 @@ class QuotaLimiters:
             _allocate_rates(limiters, left, elapsed, now)
 
     def _update_slice(
-        self, name: str, limiters: Sequence[QuotaLimiter], total: float, others: float, now: float
+        self, name: str, limiters: Sequence[ShareLimiter], total: float, others: float, now: float
     ) -> float:
         """This worker's part of a broker's total, `name`: the more, the more shares the clients have that want more
         here. A client that has all that it wants only because others have less for each of their shares is one of
         those, and so is the first in that order where all together take more than the total.
         """
-        hungry = [limiter for limiter in limiters if limiter.bucket.in_debt or now < limiter.hungry_until]
-        content = [limiter for limiter in limiters if limiter.is_active(now) and limiter not in hungry]
+        hungry, satisfied = _split_hungry(limiters, now)
+        content = [limiter for limiter in satisfied if limiter.is_active(now)]
+        content.sort(key=lambda limiter: -limiter.demand / limiter.quota.rate)
         taken, weights = self.fleet.read_slices(name, now)
         weights += sum([limiter.quota.rate for limiter in hungry])
         left = total - others - taken - sum([limiter.demand for limiter in content])
-        for limiter in sorted(content, key=lambda limiter: -limiter.demand / limiter.quota.rate):
+        count = 0
+        for limiter in content:
             if (weights or left >= 0.0) and limiter.demand * weights <= max(0.0, left) * limiter.quota.rate:
                 break
-            content.remove(limiter)
-            hungry.append(limiter)
+            count += 1
             weights += limiter.quota.rate
             left += limiter.demand
+        hungry += content[:count]
+        del content[:count]
         weight = sum([limiter.quota.rate for limiter in hungry or limiters])
         return self.fleet.update_slice(
             name, total, others + sum([limiter.demand for limiter in content]), weight, bool(hungry), now
@@ -632,13 +635,12 @@ class QuotaLimiters:
         }
 
     def _sum_claims(self, name: str, limiters: Sequence[ShareLimiter], others: float, now: float) -> ShareClaim:
-        hungry = [limiter for limiter in limiters if limiter.bucket.in_debt or now < limiter.hungry_until]
+        hungry, satisfied = _split_hungry(limiters, now)
         weight = sum([limiter.quota.rate for limiter in hungry])
         all_hungry = self._sum_workers(f"hungry {name}", weight, sum([limiter.bucket.rate for limiter in hungry]), now)
         level = all_hungry[1] / all_hungry[0] if all_hungry[0] else 0.0  # bytes per second that one share is worth
         content = 0.0
-        waiting = frozenset(hungry)  # there may be thousands
-        for limiter in [limiter for limiter in limiters if limiter not in waiting]:
+        for limiter in satisfied:
             if level and limiter.demand <= level * limiter.quota.rate:
                 content += limiter.demand
             else:
@@ -666,6 +668,15 @@ def _limiter_key(quota: Quota, node_id: int) -> FleetKey:
         return ""
     user, client_id = (None if isinstance(name, DefaultName) else name for name in quota.bucket[1:])
     return quota_key(quota.bucket.key.wire_name, user, client_id, None if node_id == ALL_BROKERS else node_id)
+
+
+def _split_hungry(limiters: Iterable[ShareLimiter], now: float) -> tuple[list[ShareLimiter], list[ShareLimiter]]:
+    """Those whose clients want more, and the others, each in their order: there may be thousands."""
+    hungry: list[ShareLimiter] = []
+    others: list[ShareLimiter] = []
+    for limiter in limiters:
+        (hungry if limiter.bucket.in_debt or now < limiter.hungry_until else others).append(limiter)
+    return hungry, others
 
 
 def _allocate_rates(limiters: list[ShareLimiter], left: float, elapsed: float, now: float) -> None:

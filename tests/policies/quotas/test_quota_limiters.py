@@ -30,6 +30,7 @@ from policies.quotas.quota_limiters import (
 )
 from policies.quotas.store import EntityValues, QuotaStore
 from policies.verdict import CLIENT_QUOTA, DELAY, REJECT
+from tests.effort import growth
 from tests.examples import matrix
 from tests.policies.asking import present
 from tests.policies.fleet.pages import pages
@@ -441,6 +442,22 @@ def test_bytes_taken_without_shares_at_another_worker_are_not_there_to_be_shared
         many[0].allocate_shares({1: (12_000.0, 2000.0)}, now)
         many[1].allocate_shares({1: (12_000.0, 2500.0)}, now)
     assert line.bucket.rate <= 2000.0
+
+
+def test_an_allocation_costs_as_much_as_there_are_clients_and_not_as_their_square() -> None:
+    def prepare(clients: int) -> Callable[[], object]:
+        made = quotas((EVERYBODY, "producer_byte_rate:shares", 1))
+        lines = [line_of(made, str(number)) for number in range(clients)]
+        for number, line in enumerate(lines):
+            line.bucket.set_rate(1000.0, 0.0)
+            line.charge_amount(3000.0 if number % 2 else 1.0, 0.0)
+
+        def allocate() -> None:
+            made.allocate_shares({1: (1e6, 0.0)}, ALLOCATE_S)
+
+        return allocate
+
+    assert growth(prepare, 500, 8, 24.0) < 24.0
 
 
 def test_without_a_total_shares_are_no_limit_yet_cost_nothing() -> None:
