@@ -164,6 +164,7 @@ def test_a_broker_that_is_new_has_its_total_as_soon(phase: float) -> None:
 # --- topics come and go -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("V1.8")
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_kafkas_internal_topics_take_no_share_and_have_no_threshold(name: str) -> None:
     made = rejecting(total=20 * MB)

@@ -331,6 +331,7 @@ def test_digits_beyond_microseconds_are_dropped() -> None:
     assert read(example(snapshotAt="1970-01-01t00:00:01z")).at == 1.0
 
 
+@pytest.mark.seed("035.30")
 def test_no_opinion_leaves_the_volume_to_the_gateways_limits() -> None:
     bare = Volume(1, "/dev/sda", 100, 50)
     soft = VolumeLimit("MinFreeBytes", 10.0)

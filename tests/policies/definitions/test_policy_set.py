@@ -23,7 +23,7 @@ from policies.definitions.policy_values import (
 from policies.quotas.names import DEFAULT, QUOTA_KEYS, Entity, QuotaKey
 from policies.quotas.store import Alteration
 from policies.quotas.store import Op as QuotaOp
-from policies.thresholds.sums import TopicPlaces
+from policies.thresholds.sums import NO_PLACES, TopicPlaces
 from policies.thresholds.values import TOTAL_OUT_KEY
 from tests.policies.definitions.policy_play import (
     ALICE,
@@ -325,6 +325,19 @@ def test_partitions_that_move_leave_the_thresholds_and_a_warning_says_which_brok
 
 
 @pytest.mark.seed("V1.7")
+def test_what_the_file_says_and_what_comes_back_at_an_end_is_not_judged_but_warned_of() -> None:
+    places = {1: {"clicks", "views"}}
+    file = PolicySet.from_base({TOTAL: 10.0 * MB, CLICKS: 6.0 * MB, VIEWS: 5.0 * MB}, NO_PLACES)
+    assert "exceeds" in file.collect_warnings(places)[0]
+    policies = PolicySet({TOTAL: 10.0 * MB, CLICKS: 6.0 * MB})
+    lowered = altered(policies, (CLICKS, 4 * MB, AT + HOUR), now_ms=AT, places=places)
+    filled = altered(lowered, (VIEWS, 6 * MB), now_ms=AT, places=places)
+    ended = filled.revert_expired(AT + HOUR)
+    assert ended.topic_thresholds() == {"clicks": 6 * MB, "views": 6 * MB}
+    assert "by 2,000,000 bytes/s" in ended.collect_warnings(places)[0]
+
+
+@pytest.mark.seed("V1.7")
 def test_a_sum_that_is_too_large_already_may_shrink_or_stay_but_not_grow() -> None:
     policies = PolicySet({TOTAL: 10.0, CLICKS: 8.0, VIEWS: 6.0})
     assert altered(policies, (CLICKS, 7)).topic_thresholds() == {"clicks": 7, "views": 6}
@@ -380,6 +393,7 @@ def test_of_client_quotas_an_entity_that_is_refused_leaves_the_others_alone() ->
     assert altered.version == 1
 
 
+@pytest.mark.seed("546.10")
 def test_a_quota_of_the_base_can_be_changed_but_not_removed() -> None:
     policies = PolicySet(BASE)
     remove = [Alteration([("user", "alice")], [QuotaOp("producer_byte_rate", None), QuotaOp("request_percentage", 5)])]

@@ -107,6 +107,7 @@ def states(policy: SoftHard | MinAvailable, *observations: tuple[Volume, ...]) -
     return factors
 
 
+@pytest.mark.seed("035.18")
 def test_a_pause_ends_when_more_than_a_tenth_of_the_way_to_soft_is_free_again() -> None:
     frees = (12, 10, 10.5, 11, 11.001, 10.5, 20, 10.5)
     said = states(SOFT_HARD, *((volume(free * GB),) for free in frees))
