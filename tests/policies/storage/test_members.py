@@ -194,6 +194,7 @@ def excused(newcomers: NewBrokers, active: Collection[int], missing: Collection[
     return found
 
 
+@pytest.mark.seed("DISK.26")
 def test_a_broker_that_joins_may_be_undescribed_for_the_grace_and_no_longer() -> None:
     newcomers = NewBrokers(60.0)
     assert excused(newcomers, {1, 2}, {2}, 0.0) == frozenset(), "at the start nobody is new"
@@ -293,6 +294,7 @@ def test_a_reader_that_starts_after_the_broker_left_knows_it_from_the_topic() ->
     assert made.assess_current(1010.0, 1010.0).factor.value == 0.0
 
 
+@pytest.mark.seed("035.22")
 def test_a_broker_that_joins_has_a_grace_until_its_first_snapshot() -> None:
     made = snapshots({1: 50.0}, grace_s=60.0)
     made.set_active_brokers([1, 2], 1010.0)
