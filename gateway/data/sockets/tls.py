@@ -372,7 +372,8 @@ def explain_client_error(error: ssl.SSLError) -> str:
     text = reason.lower().replace("_", " ") or "it does not speak TLS as it should"
     if " alert " in text:
         alert = text.partition(" alert ")[2]
-        return (
-            f"the client refuses: {alert} (it must trust the CA of the gateway's certificate, and find its name there)"
-        )
+        remedy = "it must trust the CA of the gateway's certificate, and find its name there"
+        if "expired" in alert:
+            remedy = "the gateway's certificate or its CA's, or the client's clock is wrong"
+        return f"the client refuses: {alert} ({remedy})"
     return text

@@ -286,6 +286,12 @@ async def test_a_client_that_does_not_trust_the_certificate_is_named(listener: L
     assert "the client refuses: unknown ca" in str(error)
 
 
+async def test_a_client_that_finds_the_certificate_expired_is_named(authority: Authority) -> None:
+    certificate, key = authority.sign("expired", days=-1)
+    error = await refused(ListenerTls(str(certificate), str(key)), b"", authority.client_context())
+    assert "the client refuses: certificate expired (the gateway's certificate or its CA's, or the" in str(error)
+
+
 async def test_why_a_client_is_refused_is_told_though_it_has_reset_the_connection(listener: ListenerTls) -> None:
     near, far = tcp_pair(False)
     near.setblocking(False)
