@@ -26,6 +26,7 @@ from policies.explain.sentences import (
     internal_reason,
     storage_effect_text,
     summarize_rules,
+    unknown_before_note,
 )
 from policies.fleet.keys import FleetKey
 from policies.limits.description import LimitDescription, amount_text
@@ -71,7 +72,7 @@ def explain_traffic(
         tuple(rules),
         tuple(shadowed),
         tuple(lately),
-        tuple(dict.fromkeys((*explain_notes(made), *_small_limit_notes(rules)))),
+        tuple(dict.fromkeys((*explain_notes(made), *unknown_before_note(rules, known), *_small_limit_notes(rules)))),
     )
 
 

@@ -148,6 +148,7 @@ class ExplainInputs(NamedTuple):
     rollout: PolicyRollout = PolicyRollout()  # of policies in mode enforce
     rollout_key: bytes = b""
     elsewhere: Mapping[str, TopicFlow] = {}
+    counted_since_ms: int = 0  # since when traffic that was held back is known: since control began
 
     def effective_mode(self, own: Mode) -> Mode:
         """`own`: of one policy."""

@@ -12,8 +12,9 @@ from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic, T
 from policies.limits.description import LimitDescription
 from policies.text import one_line
 from policies.thresholds.sums import find_overcommitted, over_text
-from policies.units import format_rate
+from policies.units import format_rate, format_time
 
+START_MS: Final = 5_000  # of a run of rejections that goes on at a start the first one comes within so long
 _ACTION_TEXTS: Final = {"refuse": "refused", "hold": "held", "reject": "rejected", "delay": "delayed"}
 _ENFORCED: Final = ("rejected", "dropped", "delayed")
 _POLICY_NAMES: Final = {"threshold": "thresholds", "quota": "client quotas", "group": "resource groups"}
@@ -142,6 +143,13 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
         )
     if not known.rates.brokers:
         yield "no rates are known yet: the meters report every 5 seconds"
+
+
+def unknown_before_note(rules: Sequence[LimitDescription], known: ExplainInputs) -> Iterator[str]:
+    """Where a rule may limit for longer than this control process knows."""
+    if any(rule.since_ms is not None and rule.since_ms <= known.counted_since_ms + START_MS for rule in rules):
+        began = format_time(known.counted_since_ms)
+        yield f"this gateway's control process began at {began}, and knows of nothing that was held back before"
 
 
 def held_elsewhere_text(known: ExplainInputs) -> str:

@@ -122,7 +122,7 @@ def describe_peers(said: Mapping[str, Any]) -> list[str]:
             _age_text(each["since_s"]),
             f"{each['heard_s']:.1f} s",
             f"{each['cycle_s']:g} s",
-            "lives" if each["living"] else "silent",
+            "silent" if not each["living"] else "lives" if said["up"] else "not heard",
         ]
         for each in said["peers"]
     ]

@@ -175,6 +175,11 @@ class RecentTraffic:
         return {name: TopicFlow(*(size / seconds for size in flow)) for name, flow in sums.items()}
 
     @property
+    def since_ms(self) -> int:
+        """When counting began, with this control process; 0: it hasn't."""
+        return self._since_ms or 0
+
+    @property
     def size(self) -> int:
         """The number of keys kept, against `max_held`."""
         return self._held

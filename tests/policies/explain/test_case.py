@@ -46,6 +46,15 @@ def test_a_rule_says_since_when_it_limits_the_traffic() -> None:
     assert rule(explain_traffic(ASKED, calm, [held(ago_ms=RECENT_MS + 1)]), "topic-threshold", 1).since_ms is None
 
 
+def test_what_was_held_back_before_control_began_is_not_known() -> None:
+    base = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}
+    for ago_ms, is_told in ((90_000, True), (400_000, False)):  # it goes on since 91 s ago
+        at_work = known(base, rates=rates(over=True), counted_since_ms=NOW_MS - ago_ms)
+        notes = explain_traffic(ASKED, at_work, [held()]).notes
+        assert any("knows of nothing that was held back before" in note for note in notes) is is_told
+    assert not explain_traffic(ASKED, at_work._replace(counted_since_ms=NOW_MS)).notes, "and nothing is now"
+
+
 def test_a_limit_whose_client_waits_as_long_as_it_was_told_limits_now() -> None:
     known_ = known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=rates())
     for outcome in ("rejected", "delayed"):

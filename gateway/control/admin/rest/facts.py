@@ -28,6 +28,7 @@ class TrafficFacts:
             self._gateway.base_origin,
             {} if topics is None else topics.leads,
             now_ms=self._gateway.now_ms,
+            counted_since_ms=self._gateway.recent.since_ms,
         )
         if rates is not None:
             partial = len(rates.quotas) >= channel.MAX_QUOTA_RATES

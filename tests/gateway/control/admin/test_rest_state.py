@@ -266,6 +266,8 @@ def test_clients_connections_and_peers_are_tables(gateway: Server, lines: Callab
     peers = lines("peers")
     assert peers[1].split() == ["gw-2", "2", "10", "min", "0.4", "s", "1", "s", "lives"]
     assert peers[-1] == "topic __usage: heard, round trip 34 ms"
+    gateway.peers = gateway.peers._replace(up=False)
+    assert lines("peers")[1].endswith("not heard"), "so nobody knows whether it lives"
 
 
 def test_what_runs_through_other_gateways_has_a_column(
