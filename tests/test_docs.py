@@ -45,6 +45,12 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_are_named_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:deploy|extras|tests|tools)/[^`\s]*)`", prose(page)):
+        assert list(ROOT.glob(path)), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_tables_have_rows_of_one_width_and_no_gap(page: Path) -> None:
     lines = prose(page).split("\n")
     for before, line in itertools.pairwise(lines):
