@@ -515,6 +515,8 @@ def _run_subcommand(name: str, argv: list[str]) -> int:
     if command := _EXTRA_COMMANDS.get(name):
         if missing := [package for package, module in command.needs.items() if find_spec(module) is None]:
             how = f"pip install 'produce-gateway[{command.extra}]'"
+            if _EXTRAS in missing:
+                how += f" (in the repository: pip install '.[{command.extra}]' ./extras)"
             return _print_errors([f"{command.title} needs {', '.join(missing)}: {how}"])
         return int(import_module(command.module).main(argv))
     if name in _VIEW_COMMANDS:

@@ -67,10 +67,9 @@ def describe_storage(status: Mapping[str, Any]) -> list[str]:
     if status["throttle_without_effect"]:
         lines.append("problem     a factor between 0 and 1 has no effect: there is no produce limit to be lowered")
     if (then := status["next"]) is not None:
-        lines.append(
-            f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) in {_duration_text(then['in_s'])},"
-            " unless the disks are seen again"
-        )
+        unless = "" if status["origin"] == "operator" else ", unless the disks are seen again"
+        when = f"in {_duration_text(then['in_s'])}{unless}"
+        lines.append(f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) {when}")
     connected = "" if status["connected"] else ", not connected"
     lines.append(f"source      {status['source']}{connected}")
     every = _duration_text(status["check_interval_s"])

@@ -391,12 +391,21 @@ def test_strict_makes_warnings_errors(write: Any) -> None:
     assert (done.returncode, json.loads(done.stdout)["ok"], len(json.loads(done.stdout)["warnings"])) == (1, False, 1)
 
 
-def test_the_demo_looks_for_what_it_needs_before_it_begins() -> None:
-    hide = "import sys; sys.modules |= {'pyspark': None, 'matplotlib': None}"
-    code = f"{hide}; from gateway.cli import main; sys.exit(main(['demo']))"
+@pytest.mark.parametrize(
+    ("hidden", "wanted"),
+    [
+        ("'pyspark': None, 'matplotlib': None", "PySpark, Matplotlib: pip install 'produce-gateway[demo]'"),
+        (
+            "'gateway.demo': None",
+            "produce-gateway-extras: pip install 'produce-gateway[demo]' (in the repository: pip install '.[demo]'"
+            " ./extras)",
+        ),
+    ],
+)
+def test_the_demo_looks_for_what_it_needs_before_it_begins(hidden: str, wanted: str) -> None:
+    code = f"import sys; sys.modules |= {{{hidden}}}; from gateway.cli import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
-    wanted = "the demo needs PySpark, Matplotlib: pip install 'produce-gateway[demo]'\n"
-    assert (done.returncode, done.stderr) == (1, wanted)
+    assert (done.returncode, done.stderr) == (1, f"the demo needs {wanted}\n")
 
 
 def test_check_looks_into_the_files_of_authentication(write: Any, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def try_without_extras(installed: Installed) -> None:
         assert done.returncode == 1, done
         (line,) = done.stderr.splitlines()
         assert "needs produce-gateway-extras" in line
-        assert line.endswith(f": pip install 'produce-gateway[{extra}]'")
+        assert f": pip install 'produce-gateway[{extra}]'" in line
 
 
 def try_gateway(installed: Installed, bootstrap: str, topic: str) -> Path:

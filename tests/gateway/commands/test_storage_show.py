@@ -64,6 +64,12 @@ def test_every_volume_and_the_factor_in_force_are_shown(admin: Says, capsys: pyt
     ]
 
 
+def test_what_an_operator_ordered_ends_by_its_time_alone(admin: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.say(status(origin="operator"))
+    assert show.main(["--url", admin.url]) == 0
+    assert "then        1  OPEN (fallback) in 6 min\n" in capsys.readouterr().out
+
+
 def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it() -> None:
     def outlook(name: str, soft_s: int | None, hard_s: int | None, short: bool = False) -> dict[str, Any]:
         return {
