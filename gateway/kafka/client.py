@@ -58,6 +58,9 @@ class UnknownApi(NoAnswer):
     """The broker doesn't have this request in a version that we speak."""
 
 
+_NO_SASL: Final = "it has no SASL (security.protocol must be PLAINTEXT or SSL there)"
+
+
 class BrokerAddress(NamedTuple):
     host: str
     port: int
@@ -114,7 +117,8 @@ class BrokerConnection:
     async def _authenticate(self, credentials: SaslCredentials) -> None:
         offer = await self.send_request(SASL_HANDSHAKE, SaslHandshakeRequest(credentials.mechanism))
         if offer.error_code:
-            raise NoAnswer(f"{error_text(offer.error_code)}: it has {', '.join(offer.mechanisms) or 'none'}")
+            known = f"it has {', '.join(offer.mechanisms)}" if offer.mechanisms else _NO_SASL
+            raise NoAnswer(f"{error_text(offer.error_code)}: {known}")
         exchange = sasl.start_exchange(*credentials)
         try:
             message = next(exchange)

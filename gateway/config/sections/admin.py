@@ -64,7 +64,7 @@ class Admin(TlsSection):
         if not (is_loopback(self.host) or self.has_credentials or self.open):
             raise ValueError(
                 f"host: {self.host or 'every address'} is reached from elsewhere, and any client that reaches it"
-                " could change policies: write token_file: FILE, or open: true if that is meant"
+                " could change policies: write token_file: FILE, tokens, or open: true if that is meant"
             )
         return self
 

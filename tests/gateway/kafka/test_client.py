@@ -182,6 +182,9 @@ def test_a_mechanism_that_the_broker_does_not_have_and_those_that_it_has() -> No
     unsupported = SaslHandshakeResponse(api.ERROR_CODES["UNSUPPORTED_SASL_MECHANISM"], ("OAUTHBEARER", "GSSAPI"))
     with broker(authenticating(unsupported, ACCEPTED)) as address:
         assert why(address, PLAIN) == "error 33 (UNSUPPORTED_SASL_MECHANISM): it has OAUTHBEARER, GSSAPI"
+    without = SaslHandshakeResponse(api.ERROR_CODES["ILLEGAL_SASL_STATE"], ())
+    with broker(authenticating(without, ACCEPTED)) as address:
+        assert "it has no SASL (security.protocol must be PLAINTEXT or SSL there)" in why(address, PLAIN)
 
 
 def test_a_broker_that_refuses_gives_its_reason() -> None:

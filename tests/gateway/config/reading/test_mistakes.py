@@ -61,6 +61,11 @@ OTHERS = [
         "gw.yaml:3: limits.max_hold: a number is needed here, not an empty value",
     ),
     ("admin: {open: perhaps}", "gw.yaml:3: admin.open: true or false is needed here, not 'perhaps'"),
+    (
+        "admin: {host: 0.0.0.0, tokens: [short]}",
+        "gw.yaml:3: admin.tokens.0: a token has 16 to 4096 characters, not 5: produce-gateway token create --name NAME "
+        "--role ROLE makes one",
+    ),
     ("gateway_id: 5", "gw.yaml:3: gateway_id: text is needed here, not 5: put it in quotes"),
     (
         "thresholds: {topics: {clicks: 5MB}}",

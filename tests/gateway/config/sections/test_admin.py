@@ -15,7 +15,7 @@ def warnings_of(admin: str) -> list[str]:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "'::'", "''", "10.0.0.7", "gw.example"])
 def test_a_port_for_others_without_tokens_is_refused_unless_that_is_meant(host: str) -> None:
-    with pytest.raises(config.ConfigError, match="write token_file: FILE, or open: true if that is meant"):
+    with pytest.raises(config.ConfigError, match="write token_file: FILE, tokens, or open: true if that is meant"):
         warnings_of(f"{{host: {host}}}")
     assert [each.partition(":")[0] for each in warnings_of(f"{{host: {host}, open: true}}")] == ["admin.open"]
     for more in ("tokens: [0123456789abcdef]", "token_file: t"):
