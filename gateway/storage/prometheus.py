@@ -277,7 +277,7 @@ class Prometheus:
         try:
             return ssl.create_default_context(cafile=self._ca_file or None)
         except OSError as error:
-            raise ObservationFailed(f"ca_file {self._ca_file}: {_one_line(error)}") from error
+            raise ObservationFailed(f"ca_file {self._ca_file}: {error.strerror or _one_line(error)}") from error
 
     def _authorization_header(self) -> dict[str, str]:
         if self._token_file:
@@ -326,7 +326,8 @@ def _read_secret(name: str, path: str) -> str:
     try:
         text = Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ObservationFailed(f"{name} {path} can't be read: {_one_line(error)}") from error
+        why = getattr(error, "strerror", None) or _one_line(error)
+        raise ObservationFailed(f"{name} {path} can't be read: {why}") from error
     if not text or not text.isprintable():
         raise ObservationFailed(f"{name} {path} holds no line of text")
     return text

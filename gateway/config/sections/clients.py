@@ -104,7 +104,8 @@ def property_text(key: str, value: object) -> object:
         try:
             return Path(str(value["file"])).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{key}: file {value['file']} can't be read: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise ValueError(f"{key}: file {value['file']} can't be read: {why}") from error
     return str(value) if isinstance(value, int) else value
 
 

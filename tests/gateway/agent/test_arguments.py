@@ -153,3 +153,11 @@ def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, line: str) -> N
     with pytest.raises(SettingsError) as caught:
         read_settings(["--config", str(path)])
     assert str(caught.value).startswith(f"{path}:{line}")
+
+
+def test_a_secret_s_file_that_is_missing_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("{broker_id: 1, log_dirs: [/a], kafka.sasl.password: {file: /nowhere}}", "utf-8")
+    with pytest.raises(SettingsError) as caught:
+        read_settings(["--config", str(path)])
+    assert str(caught.value) == "kafka.sasl.password: file /nowhere can't be read: No such file or directory"
