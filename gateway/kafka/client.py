@@ -12,6 +12,7 @@ import errno
 import functools
 import os
 import random
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -358,7 +359,8 @@ def _root_cause_text(error: BaseException) -> str:
         error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
     if isinstance(error, ConnectionError) and error.errno is not None:
         return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
-    return " ".join(str(error).split()) or type(error).__name__
+    text = str(error.strerror if isinstance(error, socket.gaierror) else error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _release() -> str:

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import javaproperties
 
+from gateway.cli_support.suggest import find_nearest_name
+
 
 class InvalidPropertiesFile(ValueError):
     """One line: the file, the key and a right value; never a given value that may be a secret."""
@@ -115,9 +117,9 @@ def _refuse_property(key: str, value: str) -> None:
         raise InvalidPropertiesFile(
             f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location"
         )
-    raise InvalidPropertiesFile(
-        f"{key}: not supported here; of security.*, sasl.* and ssl.* these are: {', '.join(_MAPPED_KEYS[1:])}"
-    )
+    near = find_nearest_name(key, _MAPPED_KEYS, cutoff=0.9)
+    known = f"of security.*, sasl.* and ssl.* these are: {', '.join(_MAPPED_KEYS[1:])}"
+    raise InvalidPropertiesFile(f"{key}: not supported here; {f'did you mean {near}?' if near else known}")
 
 
 def _translate_sasl(java: Mapping[str, str]) -> dict[str, str]:

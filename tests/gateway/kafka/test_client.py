@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.kafka import client as kafka_client
 from gateway.kafka.client import BrokerAddress, BrokerClient, BrokerConnection, NoAnswer, UnknownApi, parse_addresses
 from protocol import api
 from protocol.admin.cluster import METADATA, MetadataBroker, MetadataRequest, MetadataResponse
@@ -234,3 +235,9 @@ def test_each_broker_is_asked_a_question_of_its_own() -> None:
 def test_texts_that_are_no_address(servers: str) -> None:
     with pytest.raises(NoAnswer, match=r"^bootstrap servers"):
         ask(servers)
+
+
+def test_a_name_that_is_not_known_is_told_without_a_number() -> None:
+    failed = OSError("all attempts to connect failed")
+    failed.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert kafka_client._root_cause_text(failed) == "Name or service not known"

@@ -106,7 +106,7 @@ def test_scram(mechanism: str) -> None:
         (sasl("com.sun.security.auth.module.Krb5LoginModule required;", "GSSAPI"), "sasl.mechanism: must be one of"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.jaas.config: needed"),
         ({"sasl.login.callback.handler.class": "x"}, "sasl.login.callback.handler.class: not supported here"),
-        ({"security.protcol": "SSL"}, "security.protcol: not supported here"),
+        ({"security.protcol": "SSL"}, "security.protcol: not supported here; did you mean security.protocol?"),
         ({"enable.ssl.certificate.verification": "false"}, "not supported here"),
         ({"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "ssl.cipher.suites: not supported here"),
         ({"ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols: only TLSv1.2,TLSv1.3"),
