@@ -43,9 +43,8 @@ def check_request_head(buf: bytes | bytearray | memoryview, pos: int, end: int, 
         return 0
     (size,) = SIZE_PREFIX.unpack_from(buf, pos)
     if not MIN_REQUEST_BYTES <= size <= max_bytes:
-        raise MalformedFrame(
-            guess_protocol(bytes(buf[pos : min(end, pos + 64)])) + f" (at most {max_bytes} bytes allowed)"
-        )
+        found = guess_protocol(bytes(buf[pos : min(end, pos + 64)]))
+        raise MalformedFrame(f"{found} (at most {max_bytes} bytes allowed)" if " size" in found else found)
     if end - pos < 12:
         return 0
     _, key, version, _ = REQUEST_HEAD.unpack_from(buf, pos)

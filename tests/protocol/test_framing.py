@@ -59,6 +59,11 @@ def test_a_size_outside_the_bounds_is_refused_on_four_bytes(size: int) -> None:
         check_request_head(head(size), 0, 4, LIMIT)
 
 
+def test_of_another_protocol_no_size_is_told() -> None:
+    with pytest.raises(MalformedFrame, match=r"^an HTTP request$"):
+        check_request_head(b"GET / HTTP/1.1\r\n", 0, 16, LIMIT)
+
+
 @pytest.mark.parametrize(("key", "version"), [(-1, 0), (MAX_API_KEY + 1, 0), (0, -1), (0, 64)])
 def test_an_api_that_cannot_be_is_refused(key: int, version: int) -> None:
     with pytest.raises(MalformedFrame, match="not a Kafka request"):
