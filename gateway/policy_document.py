@@ -286,7 +286,7 @@ class _DocumentReader:
             others = [name for name in quotas if name not in _ENTITY and name not in UNITS]
             misspelled = [name for name in others if find_nearest_name(name, _ENTITY, 0.7)]
             for name in misspelled:
-                self._add_fault((*here, name), name_hint(name, _ENTITY))
+                self._add_fault((*here, name), f"unknown key; {name_hint(name, _ENTITY)}")
             if misspelled or not isinstance(entry, Mapping | None):
                 continue
             try:

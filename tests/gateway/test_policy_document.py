@@ -180,7 +180,10 @@ def test_the_default_and_a_user_of_that_name_are_two() -> None:
         ("client_quotas:\n- {producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: an empty entity: give a name"),
         ("client_quotas:\n- {user: 5, producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: user: YAML takes 5 for no"),
         ("client_quotas:\n- {user: a}", "p.yaml:2: client_quotas.0: {user=a} has no quota: write for example"),
-        ("client_quotas:\n- {client-id: a}", "p.yaml:2: client_quotas.0.client-id: did you mean client_id?"),
+        (
+            "client_quotas:\n- {client-id: a}",
+            "p.yaml:2: client_quotas.0.client-id: unknown key; did you mean client_id?",
+        ),
         (
             "client_quotas:\n- {user: a, request_percentage: 1}\n- {user: a, producer_byte_rate: 1}",
             "p.yaml:3: client_quotas.1: {user=a} is there already, as client_quotas.0",

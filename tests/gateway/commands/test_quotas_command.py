@@ -759,7 +759,7 @@ def test_an_import_says_what_changes_and_does_it_when_told(run: Run, server: Ser
     ("text", "fault"),
     [
         ("client_quotas: 5", "a list of quotas is needed"),
-        ("- {usr: alice, producer_byte_rate: 1MB}", "client_quotas.0.usr: did you mean user?"),
+        ("- {usr: alice, producer_byte_rate: 1MB}", "client_quotas.0.usr: unknown key; did you mean user?"),
         ("- {user: alice, producer_byte_rate: 10 potatoes}", "client_quotas.0.producer_byte_rate: "),
         ("a: [", "while parsing"),
     ],

@@ -924,7 +924,7 @@ def test_one_fault_hides_no_other_and_each_has_its_line() -> None:
         "gw.yaml:5: listener: ssl.client.auth: required needs the CAs to trust",
         "gw.yaml:7: storage.prometeus: unknown key; did you mean prometheus?",
         "gw.yaml:8: storage: min.available.bytes and min.available.ratio: two kinds of limit at once",
-        "gw.yaml:11: client_quotas.0.usr: did you mean user?",
+        "gw.yaml:11: client_quotas.0.usr: unknown key; did you mean user?",
         "gw.yaml:12: client_quotas.1: {user=b} has no quota",
         "gw.yaml:13: client_quotas.2.request_percentage: ",
         "gw.yaml:14: admin.port: 19092 is a port of the listener as well",
