@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +20,9 @@ from gateway import cli
 from gateway.agent.metrics import AgentMetrics
 from gateway.control.metrics import FAMILIES, PREFIX, GatewayMetrics
 from policies.storage import Volume
+from policies.units import parse_duration, parse_size
 from tests import pages, seeds
+from tools.site import settings
 
 ROOT = Path(__file__).parent.parent
 RULE = re.compile(r"\|[-:| ]+\|")  # below a table's head
@@ -157,3 +161,53 @@ def test_a_command_can_be_copied(page: str, line: str, monkeypatch: pytest.Monke
     with pytest.raises((Parsed, SystemExit)) as end:
         cli.main(words if program == "produce-gateway" else [program, *words])
     assert getattr(end.value, "code", 0) == 0, line
+
+
+def settings_of_the_page(page: str) -> Iterator[tuple[str, str]]:
+    """(path of a key, its default as it is written) of each key in the tables; `.x` is beside the row's first key."""
+    section = None
+    for line in page.splitlines():
+        if head := re.match(r"\| Key(?: of `(\w+)`)? \| Default \|", line):
+            section = f"{head[1]}." if head[1] else ""
+        elif not line.startswith("|"):
+            section = None
+        elif section is not None and not RULE.fullmatch(line):
+            names, values = (cell.strip("| ") for cell in line.split(" | ")[:2])
+            keys = re.findall(r"`([^`]+)`", names)
+            beside = keys[0].rpartition(".")[0]
+            for key, value in itertools.zip_longest(keys, values.split(", ")[: len(keys)], fillvalue=""):
+                yield f"{section}{beside if key.startswith('.') else ''}{key}", value
+
+
+def number(text: str) -> object:
+    """The value of a size or duration; other text as it is, of a list the first."""
+    text = text.partition(",")[0].removeprefix("./")
+    for parse in (parse_size, parse_duration):
+        with contextlib.suppress(ValueError):
+            return float(parse(text))
+    return text
+
+
+# Keys that have a page of their own, those that nobody needs to write, and those that can have one value only.
+NOT_ON_THE_PAGE = re.compile(
+    r"resource_groups\.|resourceUsage|storage\.prometheus\.|.*\.(properties|ssl\.(key|trust)store\.type)$"
+)
+
+
+def test_the_page_of_settings_has_each_key_and_right_defaults() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    defaults = {
+        f"{path}.{row.key}".lstrip("."): row.default or ""
+        for section in settings.list_sections()
+        for path in section.paths
+        for row in section.rows
+    }
+    rows = [row for row in settings_of_the_page(page) if not re.search(r"[*…]|^upstream\.(security|enable)", row[0])]
+    assert len(rows) > 120
+    assert [key for key, _ in rows if key not in defaults] == []
+    written = [(key, value.strip("`")) for key, value in rows if value.startswith("`") and defaults[key]]
+    assert len(written) > 50
+    assert [row for row in written if number(row[1]) != number(defaults[row[0]])] == []
+    words = {word for text in re.findall(r"`([^`\n]+)`", page) for word in re.findall(r"\w+", text)}
+    missing = (key for key in defaults if key.rpartition(".")[2] not in words)
+    assert [key for key in missing if not NOT_ON_THE_PAGE.match(key)] == []
