@@ -22,7 +22,7 @@ from gateway.control.fleet.exchange.exchange import FleetParty, UsageExchange
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore
 from gateway.control.policies.topic_store import TopicStore
 from gateway.control.storage.sources import StorageError, make_storage_view
-from gateway.control.usage.usage_log import SpoolInUse, UsageSpool
+from gateway.control.usage.usage_spool import SpoolInUse, UsageSpool
 from gateway.plugins import QUOTA_SOURCES, load_plugin
 from gateway.secret_key import obtain_secret
 from gateway.storage.views import StorageView

@@ -13,7 +13,7 @@ from gateway.control.fleet.exchange.peers import PeerTable
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.storage import storage_control
 from gateway.control.usage.recent import RecentTraffic
-from gateway.control.usage.usage_log import UsageSpool
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.data.control_requests.authentication import ClientAuthentication
 from gateway.data.pending.steps import ANSWER, DROPPED

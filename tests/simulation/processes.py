@@ -34,7 +34,7 @@ from gateway.control.fleet.exchange.usage_codec import RatePlace
 from gateway.control.http_server import serve_http
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.service import PolicyService
-from gateway.control.usage.usage_log import UsageSpool
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.data.relay import links, sides
 from gateway.data.relay.no_shortcut import NoShortcut
 from gateway.data.sockets import calls, reactor, slices

@@ -11,7 +11,9 @@ import trio
 from gateway.config.sections.logs import UsageLog
 from gateway.control.components.optional_components import SPOOL, OptionalComponents
 from gateway.control.context import ControlContext
-from gateway.control.usage.usage_log import LogChain, UsageLogWriter, UsagePublisher, UsageSpool
+from gateway.control.usage.usage_log import LogChain, UsageLogWriter
+from gateway.control.usage.usage_publisher import UsagePublisher
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.secret_key import read_secret
 
 log = logging.getLogger("gateway.control")

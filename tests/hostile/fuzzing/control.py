@@ -36,7 +36,8 @@ from gateway.control.metrics import GatewayMetrics
 from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
 from gateway.control.policies.store import FileStore
 from gateway.control.sasl.authentication import SaslAuthenticator
-from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.usage.usage_log import UsageLogWriter
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.control.workers.snapshots import groups_of, quotas_of, thresholds_of
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey

@@ -26,15 +26,10 @@ from gateway.control.components.optional_components import ComponentUnusable
 from gateway.control.components.usage_pipeline import make_chain
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.outside import Outside
-from gateway.control.usage import usage_log as module
-from gateway.control.usage.usage_log import (
-    LogChain,
-    SpoolFull,
-    SpoolInUse,
-    UsageLogWriter,
-    UsagePublisher,
-    UsageSpool,
-)
+from gateway.control.usage import usage_log, usage_publisher, usage_spool
+from gateway.control.usage.usage_log import LogChain, UsageLogWriter
+from gateway.control.usage.usage_publisher import UsagePublisher
+from gateway.control.usage.usage_spool import SpoolFull, SpoolInUse, UsageSpool
 from gateway.embedded import EmbeddedCluster
 from gateway.kafka.internal_topic import InternalTopic
 from policies import usage
@@ -299,10 +294,10 @@ def test_the_last_sign_of_a_worker_without_an_end_is_kept(open_spool: OpenSpool,
 def test_its_size_can_be_asked_while_a_thread_begins_a_file(open_spool: OpenSpool, tmp_path: Path) -> None:
     spool = open_spool()
 
-    class GrowingSegment(module._SpoolSegment):
+    class GrowingSegment(usage_spool._SpoolSegment):
         @property
         def size(self) -> int:
-            spool._segments[2] = module._SpoolSegment(tmp_path, 0)
+            spool._segments[2] = usage_spool._SpoolSegment(tmp_path, 0)
             return 7
 
         @size.setter
@@ -389,7 +384,7 @@ async def test_an_interval_is_confirmed_only_when_it_is_on_disk(open_spool: Open
 async def test_what_was_seen_of_disks_is_in_one_record_once_the_disk_has_it(
     open_spool: OpenSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(usage_log, "RETRY_S", 0.01)
     spool = open_spool()
     log = UsageLogWriter(spool, "gw", GatewayMetrics())
     disks = usage.DiskNotes((usage.VolumeNote(1, "/a", 100, 80),))
@@ -493,7 +488,7 @@ async def test_intervals_wait_while_the_disk_takes_none(
         log.enqueue_interval(interval(seq, rows=20), partial(confirmed.append, seq))
         seq += 1
         assert sample(metrics, "usage_log_queued_intervals") == seq  # at once: readers go by it
-    assert seq == module.MAX_QUEUED
+    assert seq == usage_log.MAX_QUEUED
     await trio.testing.wait_all_tasks_blocked()
     await until(lambda: (sample(metrics, "usage_log_spool_errors_total") or 0) >= 2, 0.5)
     assert confirmed == []
@@ -506,7 +501,7 @@ async def test_intervals_wait_while_the_disk_takes_none(
         return not log.queued
 
     await until(publish, 0.5)
-    assert confirmed == list(range(module.MAX_QUEUED))
+    assert confirmed == list(range(usage_log.MAX_QUEUED))
     assert sample(metrics, "usage_log_queued_intervals") == 0
     assert log.has_room
     assert log.problem == ""
@@ -532,7 +527,7 @@ async def test_rows_that_wait_are_bounded_as_well(tmp_path: Path) -> None:
     log = UsageLogWriter(None, "gw", GatewayMetrics())
     for seq in range(4):
         assert log.has_room
-        log.enqueue_interval(interval(seq, rows=module.MAX_QUEUED_ROWS // 4), lambda: None)
+        log.enqueue_interval(interval(seq, rows=usage_log.MAX_QUEUED_ROWS // 4), lambda: None)
     assert not log.has_room
 
 
@@ -643,7 +638,7 @@ def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(open_spool: Open
     spool = open_spool()
     spool.append([line(0)])
     publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1", "log_level": 2}, "u", 1, 1, GatewayMetrics())
-    with pytest.raises(module.PublishError, match="topic u is not available"):
+    with pytest.raises(usage_publisher.PublishError, match="topic u is not available"):
         publisher.publish_batch()
     assert spool.read_unpublished()[0] == [line(0)]
 
@@ -653,7 +648,7 @@ def test_a_certificate_that_is_gone_is_like_a_topic_that_cannot_be_reached(open_
     spool.append([line(0)])
     client = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "ssl", "ssl.ca.location": "/gone.pem"}
     publisher = UsagePublisher(spool, {**client, "log_level": 2}, "u", 1, 1, GatewayMetrics())
-    with pytest.raises(module.PublishError, match=r"ssl\.ca\.location failed"):
+    with pytest.raises(usage_publisher.PublishError, match=r"ssl\.ca\.location failed"):
         publisher.publish_batch()
 
 
@@ -683,10 +678,10 @@ def test_a_producer_that_has_failed_for_good_is_replaced(
             while not self._is_first and self._waiting:
                 self._waiting.pop()(None, None)
 
-    monkeypatch.setattr(module, "Producer", FailingProducer)
+    monkeypatch.setattr(usage_publisher, "Producer", FailingProducer)
     monkeypatch.setattr(InternalTopic, "ensure_topic", lambda _: "")
     publisher = UsagePublisher(spool, {"bootstrap.servers": "127.0.0.1:1"}, "u", 1, 1, GatewayMetrics())
-    with pytest.raises(module.PublishError, match="topic u: no right"):
+    with pytest.raises(usage_publisher.PublishError, match="topic u: no right"):
         publisher.publish_batch()
     assert publisher.publish_batch() == 1
     assert len(producers) == 2

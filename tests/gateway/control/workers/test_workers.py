@@ -46,7 +46,8 @@ from gateway.channel import (
 )
 from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
-from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.usage.usage_log import UsageLogWriter
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.control.workers.workers import MAX_PARTS_BACKLOG
 from policies import usage
 from policies.fleet.shares import LimitDemand, ShareGrant

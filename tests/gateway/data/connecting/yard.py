@@ -23,7 +23,8 @@ from gateway.channel import (
 )
 from gateway.config import Listener
 from gateway.control.metrics import GatewayMetrics
-from gateway.control.usage.usage_log import UsageLogWriter, UsageSpool
+from gateway.control.usage.usage_log import UsageLogWriter
+from gateway.control.usage.usage_spool import UsageSpool
 from gateway.control.workers.acceptor import ConnectionAcceptor
 from gateway.data.relay.links import RelayLink
 from gateway.data.worker.worker import DataWorker
