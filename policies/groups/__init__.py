@@ -2,4 +2,4 @@
 #
 # names.py           what limits of groups and attachments are called
 # finder.py          which tenant, namespace and group a topic or a principal is in
-# group_limiters.py  groups at work: the lines, and which topics have to ask
+# group_limiters.py  groups at work: the limiters, and which topics have to ask

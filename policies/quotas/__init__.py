@@ -4,4 +4,4 @@
 # filter.py          which quotas a request of Kafka's protocol describes
 # store.py           all quotas, and which of them holds for a user and a client id
 # text.py            what `kafka-quotas` reads and prints
-# quota_limiters.py  quotas at work: the lines, and shares of a total
+# quota_limiters.py  quotas at work: the limiters, and shares of a total

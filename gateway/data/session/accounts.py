@@ -271,9 +271,9 @@ class ProduceAccounts:
                 return
         groups = self._client.world.engine.groups
         if groups.has_groups and not self._client.is_exempt and is_valid_name(name):
-            side = groups.charged_limit(name)
-            if side is not None:
-                side.refund_request(part[2], part[3])
+            group_limit = groups.charged_limit(name)
+            if group_limit is not None:
+                group_limit.refund_request(part[2], part[3])
 
     def _confirm_topic(self, name: bytes) -> None:
         """The broker has accepted a batch for that topic, so its name was not made up by a client."""

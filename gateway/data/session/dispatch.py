@@ -73,17 +73,17 @@ class GroupDispatch:
     def wait_before_fetch(self, topics: Iterable[bytes], by_id: bool, now: float) -> float:
         """The seconds that a request for these topics has to wait."""
         self._refresh_groups()
-        for side, then in list(self._last_fetched_at.items()):
+        for group_limit, then in list(self._last_fetched_at.items()):
             if now - then > RECENT_S:
-                del self._last_fetched_at[side]
+                del self._last_fetched_at[group_limit]
         wait = 0.0
         for topic in topics:
             found = self._find_group_limit(topic, by_id, now)
             if found is not None:
-                side = found[0]
-                if side not in self._last_fetched_at:
-                    wait = max(wait, side.wait_after_charge(now))
-                self._last_fetched_at[side] = now
+                group_limit = found[0]
+                if group_limit not in self._last_fetched_at:
+                    wait = max(wait, group_limit.wait_after_charge(now))
+                self._last_fetched_at[group_limit] = now
         wait = max(wait, self._wait_for_credit(now))
         self._denied_since = (self._denied_since or now) if wait else 0.0
         return wait
@@ -92,10 +92,10 @@ class GroupDispatch:
         """Seconds until a group may have room for a response as large as the last one; 0.0: it has room."""
         patience = ClientPatience(denied_s=now - self._denied_since if self._denied_since else 0.0)
         verdicts = []
-        for side in self._last_fetched_at:
-            if any(line.bucket.in_debt or line.bucket.excess_debt for line in side.limiters):
-                size, messages = self._last_totals.get(side, _NOTHING)
-                verdicts.append(side.judge_request(size, messages, patience, now))
+        for group_limit in self._last_fetched_at:
+            if any(limiter.bucket.in_debt or limiter.bucket.excess_debt for limiter in group_limit.limiters):
+                size, messages = self._last_totals.get(group_limit, _NOTHING)
+                verdicts.append(group_limit.judge_request(size, messages, patience, now))
         why = strictest_verdict(verdicts)
         return why.throttle_ms / 1000 if why is not None and why.action == REJECT else 0.0
 
@@ -104,22 +104,22 @@ class GroupDispatch:
         of yet, its next response counts as its first.
         """
         most = None
-        for side in self._last_fetched_at:
+        for group_limit in self._last_fetched_at:
             left, rate = DEBT_S, []
-            for line, mean in (
-                (side.byte_limiter, 1.0),
-                (side.message_limiter, self._mean_message_bytes.get(side, ASSUMED_MESSAGE_BYTES)),
+            for limiter, mean in (
+                (group_limit.byte_limiter, 1.0),
+                (group_limit.message_limiter, self._mean_message_bytes.get(group_limit, ASSUMED_MESSAGE_BYTES)),
             ):
-                if line is not None:
-                    left = min(left, DEBT_S + line.bucket.token_level(now) / line.bucket.rate)
-                    rate.append(line.bucket.rate * mean)
+                if limiter is not None:
+                    left = min(left, DEBT_S + limiter.bucket.token_level(now) / limiter.bucket.rate)
+                    rate.append(limiter.bucket.rate * mean)
             if not rate:
                 continue
-            if side not in self._mean_message_bytes:
-                side.promised_s -= self._promised.get(side, 0.0)
-                left -= side.promised_s
-                self._promised[side] = max(0.0, left * FETCH_PART)
-                side.promised_s += self._promised[side]
+            if group_limit not in self._mean_message_bytes:
+                group_limit.promised_s -= self._promised.get(group_limit, 0.0)
+                left -= group_limit.promised_s
+                self._promised[group_limit] = max(0.0, left * FETCH_PART)
+                group_limit.promised_s += self._promised[group_limit]
             size = max(1, int(left * FETCH_PART * min(rate)))
             most = size if most is None else min(most, size)
         return most
@@ -135,14 +135,14 @@ class GroupDispatch:
             found = self._find_group_limit(topic, by_id, now)
             if found is None:
                 continue
-            side, name = found
-            self._last_fetched_at[side] = now
-            side.topics.add(name)
+            group_limit, name = found
+            self._last_fetched_at[group_limit] = now
+            group_limit.topics.add(name)
             if would_wait:
-                side.record_only(size, messages)
+                group_limit.record_only(size, messages)
                 continue
-            side.charge_request(size, messages, now)
-            sums = self._current_totals.setdefault(side, [0, 0])
+            group_limit.charge_request(size, messages, now)
+            sums = self._current_totals.setdefault(group_limit, [0, 0])
             sums[0] += size
             sums[1] += messages
 
@@ -151,12 +151,12 @@ class GroupDispatch:
         self._release_promises()
         wait = 0.0
         self._last_ratios = {}
-        for side, (taken, messages) in self._current_totals.items():
-            self._last_ratios[side] = taken / size, messages / size
-            self._mean_message_bytes[side] = (
-                taken / messages if messages else self._mean_message_bytes.get(side, ASSUMED_MESSAGE_BYTES)
+        for group_limit, (taken, messages) in self._current_totals.items():
+            self._last_ratios[group_limit] = taken / size, messages / size
+            self._mean_message_bytes[group_limit] = (
+                taken / messages if messages else self._mean_message_bytes.get(group_limit, ASSUMED_MESSAGE_BYTES)
             )
-            wait = max(wait, side.wait_after_charge(now))
+            wait = max(wait, group_limit.wait_after_charge(now))
         self._last_totals, self._current_totals = self._current_totals, {}
         return wait
 
@@ -165,11 +165,11 @@ class GroupDispatch:
         last one.
         """
         wait = 0.0
-        for side, parts in self._last_ratios.items():
-            for line, part in zip((side.byte_limiter, side.message_limiter), parts, strict=True):
-                if line is not None:
-                    after = (size * part - line.bucket.token_level(now)) / line.bucket.rate
-                    wait = max(wait, min(after, line.max_wait_s(now)))
+        for group_limit, parts in self._last_ratios.items():
+            for limiter, part in zip((group_limit.byte_limiter, group_limit.message_limiter), parts, strict=True):
+                if limiter is not None:
+                    after = (size * part - limiter.bucket.token_level(now)) / limiter.bucket.rate
+                    wait = max(wait, min(after, limiter.max_wait_s(now)))
         return wait if wait >= MIN_WAIT_S else 0.0
 
     def close(self) -> None:
@@ -185,8 +185,8 @@ class GroupDispatch:
         ) = {}, {}, {}, {}, {}, {}
 
     def _release_promises(self) -> None:
-        for side, promised in self._promised.items():
-            side.promised_s -= promised
+        for group_limit, promised in self._promised.items():
+            group_limit.promised_s -= promised
         self._promised = {}
 
     def _refresh_groups(self) -> None:
@@ -211,10 +211,12 @@ class GroupDispatch:
             return None
         if len(name) > MAX_NAME:
             return None
-        side = world.engine.groups.dispatch_limit(name, self._client.principal, now)
+        group_limit = world.engine.groups.dispatch_limit(name, self._client.principal, now)
         if len(self._group_limits) >= MAX_TOPICS:
             self._group_limits.clear()
-        found = self._group_limits[key] = None if side is None or not side.limiters else (side, name)
+        found = self._group_limits[key] = (
+            None if group_limit is None or not group_limit.limiters else (group_limit, name)
+        )
         return found
 
     def _record_unknown_id(self, topic_id: bytes) -> None:

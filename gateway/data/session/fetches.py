@@ -89,9 +89,10 @@ class FetchLimiter:
             client.set_client_id(client_id)
             client.refresh_limits(now)
         charges, most = BY_BROKER_TOTAL if world.quotas.counts_fetches else 0, _LARGEST
-        lines = client.quota_limit
+        quota_limit = client.quota_limit
         observes = "quota" in client.observed_policies
-        if (lines.consume_limiters or lines.time_limiters) and not observes and not self._has_quota_room(lines, now):
+        has_quota = bool(quota_limit.consume_limiters or quota_limit.time_limiters)
+        if has_quota and not observes and not self._has_quota_room(quota_limit, now):
             return None
         if self._has_dispatch_limit(request):
             charges |= BY_GROUP
@@ -105,20 +106,20 @@ class FetchLimiter:
                     self._mute_fetches(wait, now)
                     return None
                 most = min(most, self.dispatch.max_fetch_bytes(now) or _LARGEST)
-        if lines.consume_limiters or lines.time_limiters:
+        if has_quota:
             charges |= BY_QUOTA
-            promised = 0 if observes else lines.reserve_fetch(now)
-            self._promised.append((lines, promised))
+            promised = 0 if observes else quota_limit.reserve_fetch(now)
+            self._promised.append((quota_limit, promised))
             most = min(most, promised or _LARGEST)
         if most < _LARGEST:
             cap = fetch_request.cap_fetch if request.key == api.FETCH else fetch_request.cap_share_fetch
             cap(request.buf, request.start, request.stop, request.version, max(1, most))
         return charges
 
-    def _has_quota_room(self, lines: ConnectionQuotaLimit, now: float) -> bool:
+    def _has_quota_room(self, quota_limit: ConnectionQuotaLimit, now: float) -> bool:
         """Whether client quotas let a Fetch pass now; otherwise it has to wait."""
         denied_s = now - self._denied_since if self._denied_since else 0.0
-        answer = lines.check_fetch(self._last_response_bytes, ClientPatience(denied_s=denied_s), now)
+        answer = quota_limit.check_fetch(self._last_response_bytes, ClientPatience(denied_s=denied_s), now)
         if answer.admitted:
             self._denied_since = 0.0
             return True
@@ -149,8 +150,8 @@ class FetchLimiter:
         if charges & BY_BROKER_TOTAL:
             client.world.quotas.record_fetched(client.node_id, 4 + size)
         if charges & BY_QUOTA:
-            lines, promised = self._promised.popleft()
-            lines.release_fetch(promised)
+            quota_limit, promised = self._promised.popleft()
+            quota_limit.release_fetch(promised)
             self._last_response_bytes = 4 + size
             if "quota" not in client.observed_policies:
                 wait = client.quota_limit.charge_fetch(4 + size, now)
@@ -193,8 +194,8 @@ class FetchLimiter:
     def close(self) -> None:
         """The connection has ended."""
         while self._promised:
-            lines, promised = self._promised.popleft()
-            lines.release_fetch(promised)
+            quota_limit, promised = self._promised.popleft()
+            quota_limit.release_fetch(promised)
         if self.dispatch is not None:
             self.dispatch.close()
 

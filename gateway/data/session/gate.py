@@ -238,9 +238,9 @@ class ProduceGate:
     def _find_group_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
         """The group that judges requests to that topic; None: there is none, or it has enough credit."""
         if meter.group_asks:
-            side = self.world.engine.groups.activate_publish_limit(meter, meter.name, now)
-            if side is not None:
-                return side
+            group_limit = self.world.engine.groups.activate_publish_limit(meter, meter.name, now)
+            if group_limit is not None:
+                return group_limit
         return self.client.group_limit if meter.by_principal else None
 
     def error_code(self, why: Verdict) -> int:

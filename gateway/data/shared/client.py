@@ -144,8 +144,8 @@ class ConnectedClient:
 
     def charge_time(self, seconds: float, now: float) -> None:
         """Charge the seconds that the worker's thread was busy with this connection."""
-        for line in self.quota_limit.time_limiters:
-            if "quota" in self.observed_policies and line.debt_wait_s(now):  # it would not be busy with it yet
-                line.record_only(seconds)
+        for limiter in self.quota_limit.time_limiters:
+            if "quota" in self.observed_policies and limiter.debt_wait_s(now):  # it would not be busy with it yet
+                limiter.record_only(seconds)
             else:
-                line.charge_amount(seconds, now)
+                limiter.charge_amount(seconds, now)
