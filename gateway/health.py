@@ -49,8 +49,8 @@ def encode_readiness(problems: Sequence[str], lacking: Sequence[str]) -> tuple[i
     """Status and JSON body of /readyz. `problems`: why the gateway isn't ready; `lacking`: parts that it goes on
     without, ready all the same.
     """
-    said = {"ready": not problems, "problems": list(problems), "lacking": list(lacking)}
-    return 503 if problems else 200, json.dumps(said).encode() + b"\n"
+    body = {"ready": not problems, "problems": list(problems), "lacking": list(lacking)}
+    return 503 if problems else 200, json.dumps(body).encode() + b"\n"
 
 
 class ReportedHealth:

@@ -145,19 +145,19 @@ def decide_request(
             not charged.
         one_fate: if the client has to send some partitions again, it has to send all of them again.
     """
-    said: dict[RequestLimit, Verdict] = {}
+    verdicts: dict[RequestLimit, Verdict] = {}
     spared: set[RequestLimit] = set()
     for limit, (size, messages, is_observed) in _loads_by_limit(parts, limits, observed).items():
         why = limit.judge_request(size, messages, patience, now)
         if why is not None:
-            why = said[limit] = replace(why, observed_only=True) if is_observed else why
+            why = verdicts[limit] = replace(why, observed_only=True) if is_observed else why
             is_observed = why.observed_only
         # The caller may forward a refused part nevertheless (acks=0, in a gateway that stops): it is charged too.
         if is_observed and (would_wait or (why is not None and why.action != DELAY)):
             spared.add(limit)
     refused, delay_ms, notes = dict(standing), 0, []
-    for part in parts if said else ():
-        why = strictest_verdict(said.get(limit) for limit in limits.get(part[:2], NO_LIMITS) if limit is not None)
+    for part in parts if verdicts else ():
+        why = strictest_verdict(verdicts.get(limit) for limit in limits.get(part[:2], NO_LIMITS) if limit is not None)
         if why is None:
             continue
         if why.observed_only:

@@ -25,8 +25,8 @@ _END: Final = b'"}'
 def chain_record(line: bytes, previous: str, key: bytes | None) -> bytes:
     """The record (usage.encode_interval, encode_lost), with both digests. `previous`: "" for the first of a life."""
     head, mark, rows = line.partition(_ROWS)
-    told = f',"previous_digest":"{previous}"'.encode() if previous else b""
-    body = head + told + mark + rows.removesuffix(b"}")
+    field = f',"previous_digest":"{previous}"'.encode() if previous else b""
+    body = head + field + mark + rows.removesuffix(b"}")
     return body + _MARK + _make_digest(body, key).encode() + _END
 
 

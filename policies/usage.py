@@ -222,9 +222,11 @@ def encode_interval(
     values = [_row_fields(row, version) for row in rows]
     seen, seen_bytes = ({}, 0) if disks is None or version < 2 else _disk_fields(disks)
     chunks = _split_rows([_dumps(row) for row in values], MAX_RECORD_BYTES - _HEADER_BYTES - seen_bytes)
-    told = {} if version < 2 else _optional_fields(storage_factor, cluster)
+    optional = {} if version < 2 else _optional_fields(storage_factor, cluster)
     headers = [
-        _make_header(version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **told)
+        _make_header(
+            version, INTERVAL, gateway, boot, worker, seq, part, len(chunks), start_ms, end_ms, final, **optional
+        )
         for part in range(len(chunks))
     ]
     headers[0] |= seen
@@ -234,8 +236,8 @@ def encode_interval(
 
 def encode_lost(gateway: str, boot: str, worker: int, seq: int, now_ms: int, cluster: str = "") -> bytes:
     """The note that a worker ended without its final interval. `seq` is the last one seen of it, -1 for none."""
-    told = _optional_fields(None, cluster)
-    header = _make_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False, **told)
+    optional = _optional_fields(None, cluster)
+    header = _make_header(VERSION, LOST, gateway, boot, worker, seq, 0, 1, now_ms, now_ms, False, **optional)
     return _encode_record(header, [])
 
 
@@ -292,13 +294,13 @@ def may_be_appended(outcome: str, reason: str = "") -> bool:
     return outcome in ("unacknowledged", "unanswered") or (outcome == "errored" and reason in MAYBE_APPENDED)
 
 
-def _make_header(*values: object, **told: object) -> dict[str, object]:
-    return dict(zip(HEADER_FIELDS, values, strict=True)) | told
+def _make_header(*values: object, **optional: object) -> dict[str, object]:
+    return dict(zip(HEADER_FIELDS, values, strict=True)) | optional
 
 
 def _optional_fields(storage_factor: float | None, cluster: str) -> dict[str, object]:
-    told: dict[str, object] = {} if storage_factor is None else {STORAGE_FACTOR: _to_ppm(storage_factor)}
-    return told | ({CLUSTER: cluster[:NAME_CHARS]} if cluster else {})
+    fields: dict[str, object] = {} if storage_factor is None else {STORAGE_FACTOR: _to_ppm(storage_factor)}
+    return fields | ({CLUSTER: cluster[:NAME_CHARS]} if cluster else {})
 
 
 def _to_ppm(factor: float) -> int:
@@ -313,7 +315,7 @@ def _disk_fields(disks: DiskNotes) -> tuple[dict[str, object], int]:
         for each in disks.volumes
     ]
     spread = [each._asdict() | {"topic": each.topic[:NAME_CHARS]} for each in disks.spread]
-    told: dict[str, object] = {}
+    fields: dict[str, object] = {}
     left = MAX_DISKS_BYTES
     for name, values in ((VOLUMES, volumes), (SPREAD, spread)):
         kept: list[object] = []
@@ -323,8 +325,8 @@ def _disk_fields(disks: DiskNotes) -> tuple[dict[str, object], int]:
                 break
             kept.append(value)
         if kept:
-            told[name] = kept
-    return told, MAX_DISKS_BYTES if told else 0
+            fields[name] = kept
+    return fields, MAX_DISKS_BYTES if fields else 0
 
 
 def _row_fields(row: object, version: int) -> dict[str, object]:

@@ -109,12 +109,12 @@ def encode_alteration(
         if change.value is None:
             records.append(PolicyRecord(encode_key(change.key), None, _encode_json({"v": LAYOUT, **audit})))
             continue
-        said: dict[str, Any] = {"v": LAYOUT, "value": _plain_number(change.value)}
+        content: dict[str, Any] = {"v": LAYOUT, "value": _plain_number(change.value)}
         if change.end is not None:
-            said |= {"until_ms": change.end.until_ms, "then": _plain_number(change.end.then)}
+            content |= {"until_ms": change.end.until_ms, "then": _plain_number(change.end.then)}
         if change.topic_id is not None:
-            said |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
-        records.append(PolicyRecord(encode_key(change.key), _encode_json({**said, **audit})))
+            content |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
+        records.append(PolicyRecord(encode_key(change.key), _encode_json({**content, **audit})))
     by = {"version": head.version, "at_ms": head.at_ms, **head.source._asdict()}
     last = {"v": LAYOUT, "token": head.token, "changes": head.changes, **by}
     return [*records, PolicyRecord(_HEAD_KEY, _encode_json(last))]
@@ -137,35 +137,35 @@ def decode_record(
         policy = PolicyKey(cast("PolicyKind", name[0]), name[1], name[2]).validate_key()
         if value is None:
             return PolicyEntry(policy, None, None, _read_removal(policy, audit))
-        said = _parse_object(value)
-        until_ms, then = said.get("until_ms"), said.get("then")
+        content = _parse_object(value)
+        until_ms, then = content.get("until_ms"), content.get("then")
         end = None
         if until_ms is not None:
             end = ValueEnd(_read_end(policy, until_ms), None if then is None else _read_value(policy, then))
         return PolicyEntry(
-            policy, _read_value(policy, said.get("value")), end, _read_past(policy, said), _read_topic_id(said)
+            policy, _read_value(policy, content.get("value")), end, _read_past(policy, content), _read_topic_id(content)
         )
     except (InvalidPolicy, OverflowError) as error:
         raise InvalidPolicyRecord(str(error)) from error
 
 
-def _read_value(key: PolicyKey, said: object) -> PolicyValue:
+def _read_value(key: PolicyKey, value: object) -> PolicyValue:
     if key.kind in TEXT_KINDS:
-        return check_value(key, said if isinstance(said, str) else "")
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        raise InvalidPolicyRecord(f"{key}: its value is not a number: {said!r}")
-    return check_value(key, float(said))
+        return check_value(key, value if isinstance(value, str) else "")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidPolicyRecord(f"{key}: its value is not a number: {value!r}")
+    return check_value(key, float(value))
 
 
-def _read_topic_id(said: Mapping[str, Any]) -> TopicId | None:
-    topic, cluster = _clean_text(said.get("topic_id")), _clean_text(said.get("cluster_id"))
+def _read_topic_id(content: Mapping[str, Any]) -> TopicId | None:
+    topic, cluster = _clean_text(content.get("topic_id")), _clean_text(content.get("cluster_id"))
     return TopicId(cluster, topic) if topic else None
 
 
-def _read_end(key: PolicyKey, said: object) -> int:
-    if not _is_time(said):
-        raise InvalidPolicyRecord(f"{key}: its end is not a valid time: {said!r}")
-    return said
+def _read_end(key: PolicyKey, value: object) -> int:
+    if not _is_time(value):
+        raise InvalidPolicyRecord(f"{key}: its end is not a valid time: {value!r}")
+    return value
 
 
 def _read_removal(key: PolicyKey, audit: bytes | None) -> PastChange | None:
@@ -176,18 +176,18 @@ def _read_removal(key: PolicyKey, audit: bytes | None) -> PastChange | None:
         return None
 
 
-def _read_past(key: PolicyKey, said: Mapping[str, Any]) -> PastChange | None:
+def _read_past(key: PolicyKey, content: Mapping[str, Any]) -> PastChange | None:
     """The history is only displayed, so parts that can't be read are left out."""
-    version, at_ms, until_ms = (said.get(name) for name in ("version", "at_ms", "until_ms"))
+    version, at_ms, until_ms = (content.get(name) for name in ("version", "at_ms", "until_ms"))
     if not (_is_count(version) and _is_time(at_ms)):
         return None
-    old, new = (_read_past_value(key, said.get(name)) for name in ("old", "new"))
-    return PastChange(version, at_ms, _read_source(said), key, old, new, until_ms if _is_time(until_ms) else None)
+    old, new = (_read_past_value(key, content.get(name)) for name in ("old", "new"))
+    return PastChange(version, at_ms, _read_source(content), key, old, new, until_ms if _is_time(until_ms) else None)
 
 
-def _read_past_value(key: PolicyKey, said: object) -> PolicyValue | None:
+def _read_past_value(key: PolicyKey, value: object) -> PolicyValue | None:
     try:
-        return _read_value(key, said)
+        return _read_value(key, value)
     except (InvalidPolicy, InvalidPolicyRecord, OverflowError):
         return None
 
@@ -202,22 +202,22 @@ def end_text(end: ValueEnd | None) -> str | None:
     return None if end is None else format_time(end.until_ms)
 
 
-def _read_head(said: dict[str, Any]) -> AlterationHead:
-    version, token, at_ms, changes = (said.get(name) for name in ("version", "token", "at_ms", "changes"))
+def _read_head(content: dict[str, Any]) -> AlterationHead:
+    version, token, at_ms, changes = (content.get(name) for name in ("version", "token", "at_ms", "changes"))
     if not _is_count(version) or not isinstance(token, str):
         raise InvalidPolicyRecord(f"a head without version and token, a version being below {_MAX_COUNT}")
     return AlterationHead(
-        version, token, at_ms if _is_count(at_ms) else 0, _read_source(said), changes if _is_count(changes) else 0
+        version, token, at_ms if _is_count(at_ms) else 0, _read_source(content), changes if _is_count(changes) else 0
     )
 
 
-def _read_source(said: Mapping[str, Any]) -> ChangeSource:
+def _read_source(content: Mapping[str, Any]) -> ChangeSource:
     """Each part cut to the length of the longest principal, and encodable as UTF-8."""
-    return ChangeSource(*(_clean_text(said.get(name)) for name in ChangeSource._fields))
+    return ChangeSource(*(_clean_text(content.get(name)) for name in ChangeSource._fields))
 
 
-def _clean_text(said: object) -> str:
-    return said[:MAX_SOURCE_CHARS].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
+def _clean_text(text: object) -> str:
+    return text[:MAX_SOURCE_CHARS].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -231,12 +231,12 @@ def _is_time(value: object) -> TypeGuard[int]:
 
 
 def _parse_object(value: bytes) -> dict[str, Any]:
-    said = _parse_json(value, "value")
-    if not isinstance(said, dict):
+    content = _parse_json(value, "value")
+    if not isinstance(content, dict):
         raise InvalidPolicyRecord(f"its value {_shorten_bytes(value)} is not an object")
-    if said.get("v") != LAYOUT:
-        raise InvalidPolicyRecord(f"its layout is {said.get('v')!r}, known is {LAYOUT}: a newer gateway wrote it")
-    return cast("dict[str, Any]", said)
+    if content.get("v") != LAYOUT:
+        raise InvalidPolicyRecord(f"its layout is {content.get('v')!r}, known is {LAYOUT}: a newer gateway wrote it")
+    return cast("dict[str, Any]", content)
 
 
 def _parse_json(data: bytes | None, what: str) -> object:

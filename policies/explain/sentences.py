@@ -55,11 +55,11 @@ def _produce_summary(
     held = [each for each in lately if each.outcome in _ENFORCED]
     if first is not None and first.limits_now:
         mine = [each for each in held if each.is_by(first.name) and first.broker in (None, each.broker)]
-        said = (
+        parts = (
             f"{_ACTION_TEXTS[first.action]} now by {first.name}{_broker_text(first)}: {first.text}",
             _limit_sources(first),
         )
-        return "; ".join(filter(None, (*said, _effect_text(mine, now_ms))))
+        return "; ".join(filter(None, (*parts, _effect_text(mine, now_ms))))
     last = f"; {held[0].reason} {held[0].outcome} some of it {_age_text(held[0], now_ms)}" if held else ""
     if first is None:
         return (internal or "nothing limits this traffic") + last

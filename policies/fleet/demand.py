@@ -153,10 +153,10 @@ class DemandMeter:
             seen.reported = None
 
 
-def _differs_enough(use: LimitDemand, told: LimitDemand, change: float) -> bool:
+def _differs_enough(use: LimitDemand, reported: LimitDemand, change: float) -> bool:
     return (
-        use.hungry != told.hungry
-        or use.weight != told.weight
-        or abs(use.rate - told.rate) > change * told.rate
-        or abs(use.claim - told.claim) > change * max(told.claim, told.rate)
+        use.hungry != reported.hungry
+        or use.weight != reported.weight
+        or abs(use.rate - reported.rate) > change * reported.rate
+        or abs(use.claim - reported.claim) > change * max(reported.claim, reported.rate)
     )

@@ -396,9 +396,9 @@ class ShareAllocator:
         """The shares that changed since workers got them. Call it a few times a second, and again at once while
         `is_behind`, which it may be only where it processes at most `most` limits at once.
         """
-        told: dict[str, ShareGrant] = {}
+        grants: dict[str, ShareGrant] = {}
         if self._waits:
-            return told
+            return grants
         if self._peers.peer_count != self._last_peer_count:
             self._last_peer_count = self._peers.peer_count
             self._mark_all_dirty()
@@ -409,7 +409,7 @@ class ShareAllocator:
             limit = self._limits.get(key)
             if limit is None or key not in self._demand.users:
                 if self._granted.pop(key, None) is not None:
-                    told[key] = REVOKED
+                    grants[key] = REVOKED
                 self._demand.drop_idle(key)
                 continue
             own = self._active_demands.get(key, IDLE)
@@ -419,9 +419,9 @@ class ShareAllocator:
             before = self._granted.get(key, REVOKED)
             slack = IDLE_TOLERANCE if own.is_idle else TOLERANCE
             if before.fallback != fallback or abs(rate - before.rate) > slack * before.rate:
-                self._granted[key] = told[key] = ShareGrant(rate, fallback)
+                self._granted[key] = grants[key] = ShareGrant(rate, fallback)
         self._dirty = self._dirty or set()
-        return told
+        return grants
 
     def share_of(self, key: str, limit: float | None = None) -> float:
         """This gateway's present share of a limit; 0.0 where there is none. `limit`: the value of one that this gateway
@@ -470,8 +470,8 @@ class ShareAllocator:
         self._dirty.add(key)
         if use == self._active_demands.get(key, IDLE):
             return
-        told = self._peers.published_demand(key)
-        self.is_urgent |= (use.hungry, use.is_idle) != (told.hungry, told.is_idle)
+        published = self._peers.published_demand(key)
+        self.is_urgent |= (use.hungry, use.is_idle) != (published.hungry, published.is_idle)
         if use.is_idle:
             self._active_demands.pop(key, None)
         else:

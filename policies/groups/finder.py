@@ -161,9 +161,9 @@ def _compile_expression(pattern: str) -> _Matcher:
     try:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as error:
-        said = one_line(error.args[0] if isinstance(error, re2.error) else str(error), ERROR_CHARS)
-        hint = next((f"; {hint}" for fault, hint in _RE2_HINTS if re.match(fault, said)), "")
-        raise GroupPatternError(f"not a valid regular expression (RE2's): {said}{hint}") from error
+        reason = one_line(error.args[0] if isinstance(error, re2.error) else str(error), ERROR_CHARS)
+        hint = next((f"; {hint}" for fault, hint in _RE2_HINTS if re.match(fault, reason)), "")
+        raise GroupPatternError(f"not a valid regular expression (RE2's): {reason}{hint}") from error
     if TENANT not in compiled.groupindex:
         raise GroupPatternError(
             f"says nothing of a tenant: write a template such as {DEFAULT_PATTERN}, or a regular expression"

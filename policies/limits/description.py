@@ -191,8 +191,8 @@ class LimitDescription(NamedTuple):
     def text(self) -> str:
         if not self.levels:
             return self.note
-        said = " and ".join(f"{level.what}: {level.text}" for level in self.levels)
-        return f"{said}; {self.note}" if self.note else said
+        levels = " and ".join(f"{level.what}: {level.text}" for level in self.levels)
+        return f"{levels}; {self.note}" if self.note else levels
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

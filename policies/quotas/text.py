@@ -105,9 +105,9 @@ def check_flags(flags: Iterable[str]) -> str:
     given = set(flags)
     operations = [operation for operation in OPERATIONS if operation in given]
     if len(operations) != 1:
-        said = " and ".join(f"--{operation}" for operation in operations)
+        named = " and ".join(f"--{operation}" for operation in operations)
         needed = "one of --list, --describe, --alter, --take-over and --import is needed"
-        raise QuotaError(f"{said} exclude each other" if said else needed)
+        raise QuotaError(f"{named} exclude each other" if named else needed)
     (operation,) = operations
     for other, its_flags in OPERATIONS.items():
         wrong = sorted(given & its_flags - OPERATIONS[operation])

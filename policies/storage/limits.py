@@ -28,8 +28,8 @@ class MinAvailable(LimitPolicy):
 
     def __init__(self, *, bytes: float | None = None, ratio: float | None = None) -> None:
         if (bytes is None) == (ratio is None):
-            said = "neither is" if bytes is None else f"both are ({bytes:g}, {ratio:g})"
-            raise LimitError(f"exactly one of min.available.bytes and min.available.ratio must be given: {said}")
+            given = "neither is" if bytes is None else f"both are ({bytes:g}, {ratio:g})"
+            raise LimitError(f"exactly one of min.available.bytes and min.available.ratio must be given: {given}")
         if bytes is not None:
             self._limit = check_limit(VolumeLimit("MinFreeBytes", bytes), "min.available.bytes")
         elif ratio is not None:

@@ -233,7 +233,7 @@ class SnapshotView:
     def _unknown_text(self, problem: str, reasons: Mapping[int, SnapshotFault]) -> str:
         """Without ages: a message that changes every second would be logged every second."""
         partial = {b: one_line(self._snapshots[b].unreadable[0]) for b, why in reasons.items() if why == "partial"}
-        said: dict[SnapshotFault, str] = {
+        texts: dict[SnapshotFault, str] = {
             "missing": "no snapshot of its volumes",
             "stale": f"no snapshot younger than {self.max_age_s:g} s",
             "ahead": f"a snapshot more than {MAX_AHEAD_S:g} s ahead of this clock",
@@ -241,7 +241,7 @@ class SnapshotView:
         }
         parts = [problem] if problem else []
         named = list(reasons.items())[:_MAX_NAMED]
-        parts += [f"broker {b} has {said[why]}{': ' + partial[b] if b in partial else ''}" for b, why in named]
+        parts += [f"broker {b} has {texts[why]}{': ' + partial[b] if b in partial else ''}" for b, why in named]
         if len(reasons) > _MAX_NAMED:
             parts.append(f"{len(reasons) - _MAX_NAMED} more are unknown")
         return ", ".join(parts)

@@ -416,12 +416,12 @@ def merge_altered(
     for resource in request.resources:
         key: ResourceKey = resource[:2]
         rows = theirs.get(key)
-        said = rows.popleft() if rows else None
-        if said is None or said.error_code == api.NONE:
-            said = own.get(key, said)
-        if said is None:
-            said = AlterConfigsResult(_UNKNOWN_SERVER_ERROR, "The broker gave no result for this resource.", *key)
-        responses.append(said)
+        result = rows.popleft() if rows else None
+        if result is None or result.error_code == api.NONE:
+            result = own.get(key, result)
+        if result is None:
+            result = AlterConfigsResult(_UNKNOWN_SERVER_ERROR, "The broker gave no result for this resource.", *key)
+        responses.append(result)
     responses += [row for rows in theirs.values() for row in rows]
     return AlterConfigsResponse(answer.throttle_time_ms if answer else 0, tuple(responses))
 

@@ -267,13 +267,13 @@ def merge_altered(
     own = {entity_key(row.entity): row for row in ours}
     entries = []
     for key, entity in {entity_key(entity): entity for entity, _ in request.entries}.items():
-        said = theirs.pop(key, None)
-        if said is None or said.error_code == api.NONE:
-            said = own.get(key, said)
-        if said is None:
+        result = theirs.pop(key, None)
+        if result is None or result.error_code == api.NONE:
+            result = own.get(key, result)
+        if result is None:
             text = "The broker gave no result for this entity."
-            said = AlterClientQuotasResult(_UNKNOWN_SERVER_ERROR, text, entity)
-        entries.append(said._replace(entity=entity))
+            result = AlterClientQuotasResult(_UNKNOWN_SERVER_ERROR, text, entity)
+        entries.append(result._replace(entity=entity))
     return AlterClientQuotasResponse(answer.throttle_time_ms if answer else 0, (*entries, *theirs.values()))
 
 

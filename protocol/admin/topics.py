@@ -237,11 +237,11 @@ def merge_created(
     merged = []
     for topic in request.topics:
         rows = theirs.get(topic.name)
-        said = rows.pop(0) if rows else own.get(topic.name)
-        if said is None:
-            said = topic_result(topic.name, _UNKNOWN_SERVER_ERROR, "The broker gave no result for this topic.")
-        if said.error_code == api.NONE and said.configs is not None:
-            said = said._replace(configs=(*said.configs, *configs(topic.name)))
-        merged.append(said)
+        result = rows.pop(0) if rows else own.get(topic.name)
+        if result is None:
+            result = topic_result(topic.name, _UNKNOWN_SERVER_ERROR, "The broker gave no result for this topic.")
+        if result.error_code == api.NONE and result.configs is not None:
+            result = result._replace(configs=(*result.configs, *configs(topic.name)))
+        merged.append(result)
     rest = [row for rows in theirs.values() for row in rows]
     return CreateTopicsResponse(answer.throttle_time_ms if answer else 0, (*merged, *rest))

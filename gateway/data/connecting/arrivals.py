@@ -54,9 +54,9 @@ class _ListenerState(NamedTuple):
     sasl: TerminatedSasl | None
 
 
-def _certificate_warnings(told: Sequence[AdvertisedHost], tls: ListenerTls) -> list[str]:
+def _certificate_warnings(hosts: Sequence[AdvertisedHost], tls: ListenerTls) -> list[str]:
     try:
-        return find_name_warnings(tls, told)
+        return find_name_warnings(tls, hosts)
     except CertificateError:  # the files have changed again just now
         return []
 

@@ -5,11 +5,11 @@
 #              in flight, hold                 fetches          Fetch where some limit concerns it; dispatch
 #                 │                            admin            admin requests that control answers
 #                 │                            gate             what may pass; accounts, how it is counted
-#   to_client ◄── answers ◄── broker           client           who it is
+#   to_client ◄── responses ◄── broker         client           who it is
 #
 # The link (links.py) feeds both ends with what it has read and sends what is left in `to_upstream` and `to_client`. A
-# session that has to wait stops before the request in question and says until when in `hold.until`; the link parks the
-# rest and calls again. `now` is the link's monotonic clock in seconds.
+# session that has to wait stops before the request in question and says until when in `hold.held_until`; the link parks
+# the rest and calls again. `now` is the link's monotonic clock in seconds.
 
 from __future__ import annotations
 

@@ -123,18 +123,18 @@ class AdminTurn:
         return WAIT, b""
 
     def _apply_control_answer(self, now: float) -> tuple[int, bytes]:
-        said, self._control_answer = self._control_answer, None
-        assert said is not None
-        if said.closes:
-            raise ControlFailed(said.why) if said.closes == "error" else UnanswerableRequest(said.why)
-        self.identity, self.why, self.memo = said.identity, said.why, said.memo
-        if said.client:
-            return REPLY_TO_CLIENT, said.client
-        if not said.upstream:
+        answer, self._control_answer = self._control_answer, None
+        assert answer is not None
+        if answer.closes:
+            raise ControlFailed(answer.why) if answer.closes == "error" else UnanswerableRequest(answer.why)
+        self.identity, self.why, self.memo = answer.identity, answer.why, answer.memo
+        if answer.client:
+            return REPLY_TO_CLIENT, answer.client
+        if not answer.upstream:
             return FORWARD_REQUEST, b""
         self.answer = b""
         self.state, self.until = BROKER_QUERIED, now + BROKER_RECHECK_S
-        return SEND_TO_BROKER, said.upstream
+        return SEND_TO_BROKER, answer.upstream
 
     def on_control_answer(self, answer: AdminAnswer) -> bool:
         """Control's answer. False: it belongs to a query that is no longer open."""

@@ -90,8 +90,8 @@ class ClusterView:
     def set_brokers(self, message: BrokerTable) -> None:
         self.brokers = {broker.node_id: broker for broker in message.brokers}
         self.addresses = {
-            listener: {node_id: (host.encode(), port) for node_id, (host, port) in told.items()}
-            for listener, told in message.addresses.items()
+            listener: {node_id: (host.encode(), port) for node_id, (host, port) in by_node.items()}
+            for listener, by_node in message.addresses.items()
         }
 
 

@@ -125,14 +125,14 @@ class PeriodicTasks:
             self._latencies_reported_at = now
 
     async def _report_gauges(self) -> None:
-        told: WorkerGauges | None = None
+        last_sent: WorkerGauges | None = None
         while True:
             links = self._reactor.links
             muted = sum(link.is_muted for link in links)
             used, came = self._reactor.budget.used_bytes, self._connections
             gauges = WorkerGauges(len(links), muted, used, came.opening_count, came.accepted_count)
-            if gauges != told:
-                told = gauges
+            if gauges != last_sent:
+                last_sent = gauges
                 self._uplink.post_if_reading(gauges)
             ended = came.addresses.ended_counts
             if ended and self._uplink.post_if_reading(EndedConnections(dict(ended))):

@@ -147,7 +147,7 @@ class ShareReporter:
     async def watch_expiry(self) -> None:
         """Apply the fallback when control has sent nothing for too long."""
         while True:
-            told = self._shares_changed = trio.Event()
+            changed = self._shares_changed = trio.Event()
             timeout_s = math.inf
             if (
                 self._valid_until is not None
@@ -157,7 +157,7 @@ class ShareReporter:
                 late_s = LATE_S if self._is_control_reading() and not self._is_control_lost else 0.0
                 timeout_s = max(0.0, self._valid_until + late_s - time.monotonic())
             with trio.move_on_after(timeout_s) as waiting:
-                await told.wait()
+                await changed.wait()
             if waiting.cancelled_caught:
                 self._apply_fallback(trio.current_time())
 
