@@ -23,22 +23,22 @@ _QUOTA: Final = attrgetter("bucket")
 _GROUP: Final = attrgetter("group", "direction")
 
 
-def merge_rates(said: Sequence[WorkerRates]) -> WorkerRates:
+def merge_rates(by_worker: Sequence[WorkerRates]) -> WorkerRates:
     """One gateway's rates from those of its workers.
 
     Workers share the limits of quotas and groups, so each reports the same; shares of a total add up to this gateway's.
     Thresholds are the same in every worker but for the moment in which they change: the later worker's stands.
     """
-    if len(said) == 1:
-        return said[0]
-    if not said:
+    if len(by_worker) == 1:
+        return by_worker[0]
+    if not by_worker:
         return NO_RATES
-    quotas = _merge_by_key((each.quotas for each in said), _QUOTA, _add_quota)
+    quotas = _merge_by_key((each.quotas for each in by_worker), _QUOTA, _add_quota)
     return WorkerRates(
-        tuple(_merge_by_key((each.brokers for each in said), _NODE_ID, _add_broker)),
-        tuple(dict.fromkeys(warning for each in said for warning in each.warnings)),
+        tuple(_merge_by_key((each.brokers for each in by_worker), _NODE_ID, _add_broker)),
+        tuple(dict.fromkeys(warning for each in by_worker for warning in each.warnings)),
         tuple(heapq.nlargest(MAX_QUOTA_RATES, quotas, key=lambda quota: quota.use.utilization)),
-        tuple(_merge_by_key((each.groups for each in said), _GROUP, _add_group)),
+        tuple(_merge_by_key((each.groups for each in by_worker), _GROUP, _add_group)),
     )
 
 

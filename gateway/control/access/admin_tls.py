@@ -107,8 +107,8 @@ def _failure_reason(error: BaseException | None) -> str:
     """
     if not isinstance(error, ssl.SSLError) or isinstance(error, PEER_CLOSED_ERRORS):
         return ""
-    said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
-    return str(said).lower().replace("_", " ")
+    reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+    return str(reason).lower().replace("_", " ")
 
 
 def _log_at_level(level: str, text: str) -> None:

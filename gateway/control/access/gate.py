@@ -404,8 +404,9 @@ async def _send_refusal(
         status, kind, body = refusal.status, "text/plain; charset=utf-8", f"{refusal.detail}\n".encode()
     else:
         status, kind = refusal.status, "application/problem+json"
-        said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": refusal.detail}
-        body = json.dumps({**said, "errors": []}).encode()
+        title = HTTPStatus(status).phrase
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": refusal.detail, "errors": []}
+        body = json.dumps(problem).encode()
     await send_response(scope, send, status, kind, body, more)
 
 

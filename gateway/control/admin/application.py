@@ -64,8 +64,8 @@ def make_application(
         return 200, _TEXT, b"ok\n"
 
     async def show_readiness() -> Answer:
-        status, said = encode_readiness(find_problems(), find_lacking())
-        return status, "application/json", said
+        status, body = encode_readiness(find_problems(), find_lacking())
+        return status, "application/json", body
 
     def show(view: Callable[[], Any]) -> Route:
         async def answer() -> Answer:

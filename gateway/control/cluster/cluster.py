@@ -149,7 +149,7 @@ class ClusterMonitor:
         known = [
             UpstreamBroker(node_id, *broker.address)
             for node_id, broker in sorted(self._brokers.items())
-            if broker.address is not None and any(node_id in told for told in addresses.values())
+            if broker.address is not None and any(node_id in by_node for by_node in addresses.values())
         ]
         return BrokerTable(self._bootstrap, tuple(known), addresses)
 

@@ -109,12 +109,12 @@ class BrokerListeners:
 
     def broker_addresses(self, node_ids: Iterable[int]) -> dict[str, dict[int, Address]]:
         """By listener, the addresses of these brokers that clients get, without those withheld from them."""
-        known, told = sorted(node_ids), self._open.keys() - self._refused.keys()
+        known, accepting = sorted(node_ids), self._open.keys() - self._refused.keys()
         return {
             name: {
                 node_id: listener.broker_address(node_id)
                 for node_id in known
-                if listener.sni is not None or BrokerSocket(name, node_id) in told
+                if listener.sni is not None or BrokerSocket(name, node_id) in accepting
             }
             for name, listener in self._configured.items()
         }
@@ -134,10 +134,10 @@ class BrokerListeners:
 
     def describe_broker(self, node_id: int, upstream: Address | None) -> list[str]:
         """The same for one broker."""
-        told = self.broker_addresses([node_id])
-        return [_mapping_line(name, node_id, of[node_id], upstream) for name, of in told.items() if node_id in of]
+        addresses = self.broker_addresses([node_id])
+        return [_mapping_line(name, node_id, of[node_id], upstream) for name, of in addresses.items() if node_id in of]
 
 
-def _mapping_line(listener: str, node_id: int, told: Address, upstream: Address | None) -> str:
+def _mapping_line(listener: str, node_id: int, address: Address, upstream: Address | None) -> str:
     behind = address_text(*upstream) if upstream else "?"
-    return f"{log_prefix(listener)}broker {node_id}: {address_text(*told)} -> {behind}"
+    return f"{log_prefix(listener)}broker {node_id}: {address_text(*address)} -> {behind}"

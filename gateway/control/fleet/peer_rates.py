@@ -77,23 +77,23 @@ def live_topics(traffic: PeerTraffic) -> dict[bytes, float]:
     return {topic: live for topic, rate in traffic.topics.items() if (live := rate - fading.get(topic, 0.0)) > 0.0}
 
 
-def rates_differ(new: Mapping[int, PeerTraffic], told: Mapping[int, PeerTraffic]) -> bool:
+def rates_differ(new: Mapping[int, PeerTraffic], last_sent: Mapping[int, PeerTraffic]) -> bool:
     """Whether the difference is large enough to be sent to a worker at once."""
-    if new.keys() != told.keys():
+    if new.keys() != last_sent.keys():
         return True
-    return any(_broker_differs(broker, told[node_id]) for node_id, broker in new.items())
+    return any(_broker_differs(broker, last_sent[node_id]) for node_id, broker in new.items())
 
 
-def _broker_differs(new: PeerTraffic, told: PeerTraffic) -> bool:
-    if _is_noticeable(new.rate, told.rate) or new.topics.keys() != told.topics.keys():
+def _broker_differs(new: PeerTraffic, last_sent: PeerTraffic) -> bool:
+    if _is_noticeable(new.rate, last_sent.rate) or new.topics.keys() != last_sent.topics.keys():
         return True
-    if new.fading.keys() != told.fading.keys():
+    if new.fading.keys() != last_sent.fading.keys():
         return True
-    return any(_is_noticeable(rate, told.topics[topic]) for topic, rate in new.topics.items())
+    return any(_is_noticeable(rate, last_sent.topics[topic]) for topic, rate in new.topics.items())
 
 
-def _is_noticeable(new: float, told: float) -> bool:
-    return abs(new - told) > NOTICED * max(told, 1.0)
+def _is_noticeable(new: float, last_sent: float) -> bool:
+    return abs(new - last_sent) > NOTICED * max(last_sent, 1.0)
 
 
 def scale_rates(sums: Mapping[int, PeerTraffic], times: float) -> Sums:

@@ -63,17 +63,17 @@ class LatencySeries(Collector):
         self._ended_cpu: dict[str, float] = {}  # by worker, of the lives that have ended …
         self._current_cpu: dict[str, float] = {}  # … and of the present one
 
-    def add_latencies(self, worker: int, said: LatencyReport) -> None:
+    def add_latencies(self, worker: int, report: LatencyReport) -> None:
         """A worker's measurements since its previous message."""
-        self._requests = _add_buckets(self._requests, said.requests)
-        for node_id, buckets in said.round_trips.items():
+        self._requests = _add_buckets(self._requests, report.requests)
+        for node_id, buckets in report.round_trips.items():
             label = broker_label(node_id)
             self._round_trips[label] = _add_buckets(self._round_trips.get(label, _NO_BUCKETS), buckets)
-        for reason, buckets in said.waits.items():
+        for reason, buckets in report.waits.items():
             known = reason if reason in self._waits else OTHER
             self._waits[known] = _add_buckets(self._waits[known], buckets)
-        self._batches = _add_buckets(self._batches, said.batches or _NO_BUCKETS)
-        self._record_cpu(str(worker), said.cpu_s)
+        self._batches = _add_buckets(self._batches, report.batches or _NO_BUCKETS)
+        self._record_cpu(str(worker), report.cpu_s)
 
     def _record_cpu(self, worker: str, cpu_s: float) -> None:
         before = self._current_cpu.get(worker, 0.0)

@@ -240,10 +240,10 @@ class RateSeries(Collector):
 
     def _merge_rates(self) -> WorkerRates:
         """Of all workers, added up once."""
-        said, rates = self._merged
-        if said is not self.worker_rates:
-            said = self.worker_rates  # once: it may change meanwhile, as this runs in a thread
-            self._merged = said, (rates := merge_rates(said))
+        by_worker, rates = self._merged
+        if by_worker is not self.worker_rates:
+            by_worker = self.worker_rates  # once: it may change meanwhile, as this runs in a thread
+            self._merged = by_worker, (rates := merge_rates(by_worker))
         return rates
 
     def busiest_groups(self, rates: WorkerRates) -> list[GroupRate]:

@@ -173,7 +173,7 @@ class GatewayMetrics:
     def shown_groups(self) -> list[tuple[str, Direction]]:
         """Of which resource groups rates are shown."""
         shown = self._rates.busiest_groups(
-            merge_rates([WorkerRates((), groups=said.groups) for said in self._rates.worker_rates])
+            merge_rates([WorkerRates((), groups=rates.groups) for rates in self._rates.worker_rates])
         )
         return [(group.group, group.direction) for group in shown]
 
@@ -245,9 +245,9 @@ class GatewayMetrics:
                 self._count_named(name, count)
         self._counters["requests"].labels("Produce").inc(max(0, counts.get("requests", 0) - others))
 
-    def add_latencies(self, worker: int, said: LatencyReport) -> None:
+    def add_latencies(self, worker: int, report: LatencyReport) -> None:
         """A worker's measurements since its previous message."""
-        self._latencies.add_latencies(worker, said)
+        self._latencies.add_latencies(worker, report)
 
     def set_gauges(self, worker: int, gauges: WorkerGauges) -> None:
         label = str(worker)
@@ -255,9 +255,9 @@ class GatewayMetrics:
         self._gauges["muted_connections"].labels(label).set(gauges.muted)
         self._gauges["buffered_bytes"].labels(label).set(gauges.buffered_bytes)
 
-    def set_rates(self, *said: WorkerRates) -> None:
+    def set_rates(self, *by_worker: WorkerRates) -> None:
         """The last counts of each living worker. They are added up when a client asks: it may take its time."""
-        self._rates.worker_rates = said
+        self._rates.worker_rates = by_worker
 
     def show_policy_version(self, version: int) -> None:
         self._gauges["policy_version"].set(version)

@@ -51,9 +51,9 @@ class ThresholdFeed:
             await trio.sleep_until(start + passed * self._interval_s)
 
     def _read_source(self) -> tuple[float | None, dict[str, float]]:
-        said = self._source.quotas()
-        total = None if said.total is None else float(said.total)
-        topics = {str(name): float(threshold) for name, threshold in said.topics.items()}
+        values = self._source.quotas()
+        total = None if values.total is None else float(values.total)
+        topics = {str(name): float(threshold) for name, threshold in values.topics.items()}
         try:
             check_thresholds(total, topics)
         except ThresholdError as error:

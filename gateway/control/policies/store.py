@@ -228,9 +228,9 @@ class FileStore:
                 self.problem = f"{self._path}: can't be written: {error.strerror or error}"
                 raise StoreError(self.problem) from error
             self.policies, self.problem = after, ""
-            for said in (decode_record(*record) for record in records):
-                if isinstance(said, PolicyEntry):
-                    put_entry(self._entries, self._past, said)
+            for entry in (decode_record(*record) for record in records):
+                if isinstance(entry, PolicyEntry):
+                    put_entry(self._entries, self._past, entry)
             self.history = tuple(self._past)
         return written
 
@@ -253,7 +253,7 @@ class FileStore:
         end = data.rfind(b"\n") + 1  # the part of a line that a crash left was never confirmed
         for number, line in enumerate(data[:end].splitlines(), 1):
             try:
-                records = [_parse_record(said) for said in json.loads(line)["records"]]
+                records = [_parse_record(fields) for fields in json.loads(line)["records"]]
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 log.error(
                     "policies: %s, line %d is left out: %s", self._path, number, one_line(str(error), ERROR_CHARS)
@@ -263,14 +263,14 @@ class FileStore:
             faults: list[str] = []
             for record in records:
                 try:
-                    said = decode_record(*record)
+                    decoded = decode_record(*record)
                 except InvalidPolicyRecord as error:  # by itself: one line has all that was in force at a start
                     faults.append(one_line(str(error), ERROR_CHARS))
                     continue
-                if isinstance(said, PolicyEntry):
-                    put_entry(held, self._past, said)
-                elif said is not None:
-                    version = said.version
+                if isinstance(decoded, PolicyEntry):
+                    put_entry(held, self._past, decoded)
+                elif decoded is not None:
+                    version = decoded.version
                 self._keep_record(record)
             if faults:
                 log.error("policies: %s, line %d: %d of %d records are left out, the first since %s",
@@ -362,8 +362,8 @@ def _records_line(records: Iterable[PolicyRecord]) -> bytes:
     return b'{"records":[' + b",".join(parts) + b"]}\n"
 
 
-def _parse_record(said: Any) -> PolicyRecord:
-    key, value, audit = said["key"], said["value"], said.get("audit")
+def _parse_record(content: Any) -> PolicyRecord:
+    key, value, audit = content["key"], content["value"], content.get("audit")
     return PolicyRecord(
         _dump_json(key), None if value is None else _dump_json(value), None if audit is None else _dump_json(audit)
     )

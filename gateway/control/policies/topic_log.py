@@ -46,13 +46,13 @@ class PolicyTopicLog:
             InvalidPolicyRecord: the record is ignored.
         """
         self.is_fresh, self._whole = True, False
-        said = decode_record(key, value, audit)
-        if isinstance(said, PolicyEntry):
-            put_entry(self.entries, self.past, said)
-        elif said is not None:
-            self.version = said.version
-            self.heads.append(said)
-            self.tokens.append(said.token)
+        decoded = decode_record(key, value, audit)
+        if isinstance(decoded, PolicyEntry):
+            put_entry(self.entries, self.past, decoded)
+        elif decoded is not None:
+            self.version = decoded.version
+            self.heads.append(decoded)
+            self.tokens.append(decoded.token)
             self._whole = True
             self.end_offset = max(self.end_offset, offset + 2)  # the head, and the mark of the commit behind it
 

@@ -109,11 +109,11 @@ class _SaslStep(NamedTuple):
         """The client's response without an error; empty where the client has sent no request."""
         return self.encode_response(SaslAuthenticateResponse(0, None, token, session_ms))
 
-    def encode_response(self, said: SaslAuthenticateResponse) -> bytes:
+    def encode_response(self, response: SaslAuthenticateResponse) -> bytes:
         request = self.request
         if request is None:
             return b""
-        return SASL_AUTHENTICATE.encode_response(said, request.version, request.correlation_id)
+        return SASL_AUTHENTICATE.encode_response(response, request.version, request.correlation_id)
 
 
 class _AuthenticationFailure(Exception):
@@ -224,9 +224,9 @@ class SaslAuthenticator:
         ask = step.ask
         first = scram.read_first_message(message)
         record = await self._scram_record(first.name, ask.mechanism, network_of_peer(ask.peer))
-        said = scram.make_challenge(first, record, b64encode(secrets.token_bytes(_NONCE_BYTES)))
-        memo = _ExchangeMemo("challenged", first.header, first.bare, first.name, first.nonce, said)
-        return AdminAnswer(ask.token, client=step.encode_success(said, 0), memo=msgspec.msgpack.encode(memo))
+        challenge = scram.make_challenge(first, record, b64encode(secrets.token_bytes(_NONCE_BYTES)))
+        memo = _ExchangeMemo("challenged", first.header, first.bare, first.name, first.nonce, challenge)
+        return AdminAnswer(ask.token, client=step.encode_success(challenge, 0), memo=msgspec.msgpack.encode(memo))
 
     async def _verify_proof(self, ask: AdminQuery, memo: _ExchangeMemo, message: bytes) -> bytes:
         record = await self._scram_record(memo.name, ask.mechanism, network_of_peer(ask.peer))
@@ -316,13 +316,13 @@ class SaslAuthenticator:
 
     async def _continue_exchange(self, step: _SaslStep, memo: _ExchangeMemo) -> AdminAnswer:
         ask = step.ask
-        said = SASL_AUTHENTICATE.decode_response(ask.answer, 0, len(ask.answer), _VERSION)[1]
+        response = SASL_AUTHENTICATE.decode_response(ask.answer, 0, len(ask.answer), _VERSION)[1]
         own = await self._credentials_for(memo.principal)
-        if said.error_code:
-            raise self._broker_refusal(own, said.error_message or f"error {said.error_code}")
-        memo.broker_messages.append(said.auth_bytes)
+        if response.error_code:
+            raise self._broker_refusal(own, response.error_message or f"error {response.error_code}")
+        memo.broker_messages.append(response.auth_bytes)
         answer = await self._next_broker_step(ask, memo, own)
-        return answer if answer.upstream else self._finish_exchange(step, memo, said.session_lifetime_ms)
+        return answer if answer.upstream else self._finish_exchange(step, memo, response.session_lifetime_ms)
 
     async def _next_broker_step(self, ask: AdminQuery, memo: _ExchangeMemo, own: BrokerCredentials) -> AdminAnswer:
         """The gateway's next message of the exchange with the broker; none where it is complete."""
@@ -384,12 +384,12 @@ def _share_of(ask: AdminQuery) -> TaskShare:
     return TaskShare(network_of_peer(ask.peer), MAX_OF_ADDRESS)
 
 
-def _next_message(own: BrokerCredentials, nonce: bytes, said: list[bytes]) -> bytes | None:
+def _next_message(own: BrokerCredentials, nonce: bytes, messages: list[bytes]) -> bytes | None:
     """The client's side of the exchange, repeated up to here: with the same nonce the messages are the same."""
     exchange: Any = sasl.start_exchange(own.mechanism, own.username, own.password, nonce)
     message: bytes = next(exchange)
     try:
-        for each in said:
+        for each in messages:
             message = exchange.send(each)
     except StopIteration:
         return None

@@ -340,7 +340,7 @@ class CredentialsCommand:
         if not done.stdout.strip():
             return {}
         try:
-            said = json.loads(done.stdout)
+            output = json.loads(done.stdout)
         except ValueError:
             raise CredentialsError(f"credentials_command: {program} printed no JSON") from None
-        return records_of(said, f"credentials_command: {program}")
+        return records_of(output, f"credentials_command: {program}")

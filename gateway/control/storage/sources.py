@@ -164,15 +164,15 @@ def _make_snapshots(settings: Settings, storage: Storage, policy: LimitPolicy) -
         "client.id": f"produce-gateway-{settings.gateway_name}",
     }
     topic = volume_topic(client, section.topic, section.replication)
-    said: set[str] = set()
+    reported: set[str] = set()
 
     def prepare() -> bool:
         try:
             wrong = topic.ensure_topic()
         except TopicError as error:
-            if str(error) not in said:
+            if str(error) not in reported:
                 log.warning("volume snapshots: %s", error)
-            said.add(str(error))
+            reported.add(str(error))
             return False
         if wrong:
             log.warning("volume snapshots: %s", wrong)

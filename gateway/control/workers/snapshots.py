@@ -88,19 +88,19 @@ def quotas_of(policies: PolicySet, settings: Settings) -> QuotaSnapshot:
     )
 
 
-def quota_changes(told: QuotaSnapshot, wanted: QuotaSnapshot) -> QuotaChanges | None:
+def quota_changes(previous: QuotaSnapshot, wanted: QuotaSnapshot) -> QuotaChanges | None:
     """The changes that make one store of the other; None: all entries are shorter, or something else differs."""
-    if replace(told, version=wanted.version, entries=wanted.entries) != wanted:
+    if replace(previous, version=wanted.version, entries=wanted.entries) != wanted:
         return None
-    before, after = told.entries, wanted.entries
+    before, after = previous.entries, wanted.entries
     changed = {entity: values for entity, values in after.items() if before.get(entity) != values}
     changed |= {entity: {} for entity in before if entity not in after}
     return QuotaChanges(changed) if 2 * len(changed) < len(after) else None
 
 
 def groups_of(policies: PolicySet, settings: Settings) -> GroupSnapshot:
-    """The resource groups in force. A tenant or namespace attached to a group that isn't there (see PolicySet.warnings)
-    is in one without limits: its tenant's would not be right either.
+    """The resource groups in force. A tenant or namespace attached to a group that isn't there (see
+    PolicySet.collect_warnings) is in one without limits: its tenant's would not be right either.
     """
     limits, section = policies.group_limits(), settings.resource_groups
     tenants, namespaces = dict(policies.tenant_groups()), dict(policies.namespace_groups())

@@ -116,20 +116,20 @@ class _MergedRates:
         self._merged: WorkerRates | None = None
         self._warned: tuple[str, ...] = ()
 
-    def merge_rates(self, said: Sequence[WorkerRates]) -> WorkerRates | None:
+    def merge_rates(self, by_worker: Sequence[WorkerRates]) -> WorkerRates | None:
         """None before the first."""
-        if said and self._merged is None:
-            self._merged = merge_rates(said)
+        if by_worker and self._merged is None:
+            self._merged = merge_rates(by_worker)
         return self._merged
 
-    def on_rates_changed(self, said: Sequence[WorkerRates]) -> None:
+    def on_rates_changed(self, by_worker: Sequence[WorkerRates]) -> None:
         """A worker has reported rates, or is gone."""
         self._merged = None
-        warnings = tuple(dict.fromkeys(warning for rates in said for warning in rates.warnings))
+        warnings = tuple(dict.fromkeys(warning for rates in by_worker for warning in rates.warnings))
         for warning in warnings:
             if warning not in self._warned:
                 log.warning("%s", warning)
-        if said:  # else a worker that is back would say all of it again
+        if by_worker:  # else a worker that is back would say all of it again
             self._warned = warnings
 
 
@@ -182,11 +182,11 @@ class WorkerPool:
         latest one.
         """
         self._latest[type(message)] = message
-        said = message if news is None else news
+        update = message if news is None else news
         if self._batch is not None:
-            self._batch.append(said)
+            self._batch.append(update)
         else:
-            self._post_all(said)
+            self._post_all(update)
 
     @contextmanager
     def batch_snapshots(self) -> Iterator[None]:
@@ -357,8 +357,8 @@ class WorkerPool:
                 self._fleet.record_demand(worker.number, message)
             case LogMessage(level, text, fields):
                 number = _LEVELS.get(level, logging.ERROR)
-                said = {**fields, "worker": worker.number}
-                traffic_log.log(number, "%s", one_line(text, LOG_CHARS), extra=logs.select_fields(said))
+                log_fields = {**fields, "worker": worker.number}
+                traffic_log.log(number, "%s", one_line(text, LOG_CHARS), extra=logs.select_fields(log_fields))
             case RefreshRequest():
                 self._cluster.request_refresh()
             case FoundConnections():
@@ -376,9 +376,9 @@ class WorkerPool:
 
     def _update_rates(self) -> None:
         """The worker has reported rates, or is gone."""
-        said = self._worker_rates()
-        self._metrics.set_rates(*said)
-        self._rates.on_rates_changed(said)
+        by_worker = self._worker_rates()
+        self._metrics.set_rates(*by_worker)
+        self._rates.on_rates_changed(by_worker)
 
     def _worker_rates(self) -> list[WorkerRates]:
         return [worker.rates for worker in self._workers.values() if worker.rates is not None]

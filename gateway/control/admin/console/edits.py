@@ -137,19 +137,19 @@ async def make_edit(api: ApiClient, path: str, given: Form, form: Form, now_ms: 
     except ValueError as error:
         return EditOutcome(form, problem=str(error))
     try:
-        said = await api.send(request if is_real else _as_preview(request))
+        response = await api.send(request if is_real else _as_preview(request))
     except ApiError as error:
         if error.status == 401:
             raise
         return EditOutcome(form, problem=error.detail, findings=error.findings)
-    refused = [each["message"] for each in said.get("results", ()) if each["error"] is not None]
+    refused = [each["message"] for each in response.get("results", ()) if each["error"] is not None]
     if refused:
         return EditOutcome(form, problem="; ".join(refused))
-    sums = sorted(said["committed"].items(), key=lambda each: _fullness(each[1]), reverse=True)
-    changes = said["changes"]
+    sums = sorted(response["committed"].items(), key=lambda each: _fullness(each[1]), reverse=True)
+    changes = response["changes"]
     about_sums = any(each["kind"] in ("topic", "broker") for each in changes)
     return EditOutcome(
-        form, is_real, said["version"], changes, sums[:MAX_SUMS] if about_sums else (), list(said["warnings"])
+        form, is_real, response["version"], changes, sums[:MAX_SUMS] if about_sums else (), list(response["warnings"])
     )
 
 

@@ -73,8 +73,8 @@ def install_handlers(app: FastAPI) -> None:
 def problem_response(
     status: int, detail: str, errors: Iterable[Finding] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    said = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
-    return JSONResponse(said.model_dump(), status, headers, MEDIA_TYPE)
+    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors))
+    return JSONResponse(problem.model_dump(), status, headers, MEDIA_TYPE)
 
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:

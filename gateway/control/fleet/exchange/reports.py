@@ -178,8 +178,8 @@ class UsageReporter:
 
     def pop_changed_limits(self) -> list[FleetKey]:
         """Limits whose report has changed since the last call."""
-        said, self._changed_limits = self._changed_limits, []
-        return said
+        changed, self._changed_limits = self._changed_limits, []
+        return changed
 
     def set_salt(self, salt: bytes) -> None:
         """Use the limits' numbers of this salt from now on. Not while a report is being made."""
@@ -209,12 +209,12 @@ class UsageReporter:
             self._current.pop(entry, None)
         else:
             self._current[entry] = use
-        told = self._published.get(entry, IDLE)
-        change, claim_change = abs(use.rate - told.rate), abs(use.claim - told.claim)
+        published = self._published.get(entry, IDLE)
+        change, claim_change = abs(use.rate - published.rate), abs(use.claim - published.claim)
         if (
-            (told.hungry, told.weight, told.is_idle) != (use.hungry, use.weight, use.is_idle)
-            or change > CHANGED_SHARE * told.rate
-            or claim_change > CHANGED_SHARE * max(told.claim, told.rate)
+            (published.hungry, published.weight, published.is_idle) != (use.hungry, use.weight, use.is_idle)
+            or change > CHANGED_SHARE * published.rate
+            or claim_change > CHANGED_SHARE * max(published.claim, published.rate)
             or (limit is not None and max(change, claim_change) > CHANGED_LIMIT_SHARE * limit)
         ):
             self._news.add(entry)
@@ -266,9 +266,9 @@ class UsageReporter:
         return encode_usage(message)
 
     def _publish_entry(self, entry: ReportEntry, *, is_news: bool) -> LimitDemand:
-        told, use = self._published.get(entry, IDLE), self._current.get(entry, IDLE)
-        if told == use or (not is_news and _is_close(told, use)):
-            return told
+        published, use = self._published.get(entry, IDLE), self._current.get(entry, IDLE)
+        if published == use or (not is_news and _is_close(published, use)):
+            return published
         if use.is_idle:
             self._published.pop(entry, None)
         else:
@@ -317,6 +317,9 @@ class KnownLimits:
         return self._keys.get(number)
 
 
-def _is_close(told: LimitDemand, use: LimitDemand) -> bool:
+def _is_close(published: LimitDemand, use: LimitDemand) -> bool:
     """Whether the change is too small to report."""
-    return told._replace(rate=0.0) == use._replace(rate=0.0) and abs(use.rate - told.rate) <= DRIFTED_SHARE * told.rate
+    return (
+        published._replace(rate=0.0) == use._replace(rate=0.0)
+        and abs(use.rate - published.rate) <= DRIFTED_SHARE * published.rate
+    )

@@ -69,8 +69,8 @@ class DescribingConfigs(DescribingRequest):
 
     def merge_response(self, answer: bytes) -> bytes:
         spoken, head = configs.DESCRIBE_CONFIGS, self._head
-        _, said = spoken.decode_response(answer, 0, len(answer), head.version)
-        merged = configs.merge_described(head.body, said, self._own_configs)
+        _, response = spoken.decode_response(answer, 0, len(answer), head.version)
+        merged = configs.merge_described(head.body, response, self._own_configs)
         return spoken.encode_response(merged, head.version, head.correlation_id)
 
 
@@ -162,11 +162,13 @@ class ChangingConfigs(ChangingRequest):
 
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         rows = [AlterConfigsResult(code, text, *self.key_at(place)) for place, code, text in own]
-        said = self._decode_response(answer) if answer else None
-        if said is not None:
+        response = self._decode_response(answer) if answer else None
+        if response is not None:
             done = {row[2:] for row in rows if row.error_code == api.NONE}
-            said = said._replace(responses=tuple(mark_half_changed(row, row[2:] in done) for row in said.responses))
-        merged = configs.merge_altered(self._head.body, said, rows)
+            response = response._replace(
+                responses=tuple(mark_half_changed(row, row[2:] in done) for row in response.responses)
+            )
+        merged = configs.merge_altered(self._head.body, response, rows)
         return self._encode_response(merged)
 
 

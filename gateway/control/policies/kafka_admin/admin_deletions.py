@@ -1,7 +1,7 @@
 # DeleteTopics: a topic's threshold goes with its topic, as its configs do. The broker decides whether a client may
 # delete a topic, and its answer says which are gone; neither request nor answer is changed. So nothing that fails here
 # keeps a topic from being deleted: a threshold that stays is found by the id of the next topic of its name
-# (PolicyService.on_topic_ids).
+# (PolicyService.on_cluster_answer).
 
 from __future__ import annotations
 

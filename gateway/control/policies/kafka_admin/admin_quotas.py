@@ -72,8 +72,8 @@ class DescribingQuotas(DescribingRequest):
 
     def merge_response(self, answer: bytes) -> bytes:
         spoken, head = quotas.DESCRIBE_CLIENT_QUOTAS, self._head
-        _, said = spoken.decode_response(answer, 0, len(answer), head.version)
-        merged = quotas.merge_described(said, self.found, _is_quota_ours if self.is_apart else None)
+        _, response = spoken.decode_response(answer, 0, len(answer), head.version)
+        merged = quotas.merge_described(response, self.found, _is_quota_ours if self.is_apart else None)
         return spoken.encode_response(merged, head.version, head.correlation_id)
 
 
@@ -185,13 +185,13 @@ class ChangingQuotas(ChangingRequest):
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         head = self._head
         rows = [AlterClientQuotasResult(code, text, head.body.entries[place].entity) for place, code, text in own]
-        said = self._decode_response(answer) if answer else None
-        if said is not None:
+        response = self._decode_response(answer) if answer else None
+        if response is not None:
             done = {quotas.entity_key(row.entity) for row in rows if row.error_code == api.NONE}
-            said = said._replace(
-                entries=tuple(mark_half_changed(row, quotas.entity_key(row.entity) in done) for row in said.entries)
+            response = response._replace(
+                entries=tuple(mark_half_changed(row, quotas.entity_key(row.entity) in done) for row in response.entries)
             )
-        return self._encode_response(quotas.merge_altered(head.body, said, rows))
+        return self._encode_response(quotas.merge_altered(head.body, response, rows))
 
 
 def _is_quota_ours(entity: quotas.Entity, key: str) -> bool:

@@ -178,8 +178,8 @@ class KafkaAdmin:
         elif memo.stage == "probe":
             own = memo.own + await self._change_allowed(turn, memo.probed, ask, size)
         else:
-            said = await turn.settle_response(self._policies, ask.answer, memo.before, _source_of(ask))
-            return AdminAnswer(ask.token, client=await self._call_by_size(size, turn.merge_response, said, memo.own))
+            settled = await turn.settle_response(self._policies, ask.answer, memo.before, _source_of(ask))
+            return AdminAnswer(ask.token, client=await self._call_by_size(size, turn.merge_response, settled, memo.own))
         rest = await self._call_by_size(size, turn.encode_rest, own)
         if rest:
             return AdminAnswer(ask.token, rest, memo=encode_memo(RequestMemo("rest", own, before=turn.before)))

@@ -120,8 +120,8 @@ class CreatingTopics(ChangingRequest):
     async def settle_response(
         self, policies: PolicyService, answer: bytes, before: Mapping[int, RuntimeValue], source: ChangeSource
     ) -> bytes:
-        said = self._decode_response(answer)
-        codes = {row.name: row.error_code for row in said.topics}
+        response = self._decode_response(answer)
+        codes = {row.name: row.error_code for row in response.topics}
         failed = {
             place: codes.get(self.wanted[place].name, api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]) for place in before
         }
@@ -140,9 +140,9 @@ class CreatingTopics(ChangingRequest):
             row._replace(error_message=f"{row.error_message or api.ERROR_NAMES.get(row.error_code, '')} ({note})")
             if (note := notes.get(row.name))
             else row
-            for row in said.topics
+            for row in response.topics
         )
-        return self._encode_response(said._replace(topics=rows))[wire.INT32.size :]
+        return self._encode_response(response._replace(topics=rows))[wire.INT32.size :]
 
     def encode_rest(self, own: Iterable[ResourceResult]) -> bytes:
         failed = {self.key_at(place) for place, code, _ in own if code != api.NONE}
@@ -151,8 +151,8 @@ class CreatingTopics(ChangingRequest):
 
     def merge_response(self, answer: bytes, own: Iterable[ResourceResult]) -> bytes:
         failed = [topics.topic_result(self.key_at(place), code, text) for place, code, text in own if code != api.NONE]
-        said = self._decode_response(answer) if answer else None
-        return self._encode_response(topics.merge_created(self._head.body, said, failed, self._created_configs))
+        response = self._decode_response(answer) if answer else None
+        return self._encode_response(topics.merge_created(self._head.body, response, failed, self._created_configs))
 
     def _created_configs(self, name: str) -> tuple[topics.CreatedConfig, ...]:
         own = self.wanted.get(self._places[name])
