@@ -200,14 +200,14 @@ def check_configuration(path: Path, *, connect: bool = False, strict: bool = Fal
     warnings = [examined.locate_finding(doubt) for doubt in doubts]
     ok = usable is not None and not (strict and warnings)
     if as_json:
-        said = {
+        report = {
             "config": examined.source,
             "ok": ok,
             "errors": [_finding_data(finding) for finding in examined.findings],
             "warnings": [_finding_data(warning) for warning in warnings],
             "effect": [*summarize_settings(usable), *(f"connected  {each}" for each in reached)] if usable else [],
         }
-        print(json.dumps(said, indent=2))
+        print(json.dumps(report, indent=2))
     elif usable is None:
         return _print_errors(examined.lines)
     elif not ok:
@@ -442,8 +442,8 @@ def _describe_limits(storage: Storage) -> str:
         pairs = (("soft", limits.soft), ("hard", limits.hard))
         return [f"{name} {each.limit}" for name, several in pairs for each in several]
 
-    said = describe(storage) or ["the volumes' own"]
-    return "; ".join([", ".join(said), *(f"{each.match}: {', '.join(describe(each))}" for each in storage.volumes)])
+    defaults = describe(storage) or ["the volumes' own"]
+    return "; ".join([", ".join(defaults), *(f"{each.match}: {', '.join(describe(each))}" for each in storage.volumes)])
 
 
 def print_schema() -> int:

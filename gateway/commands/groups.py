@@ -116,7 +116,7 @@ def _list_groups(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
 
 
 def _show_usage(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
-    return _show_overview(gateway, args, lambda said: _describe_usage(said, args.group))
+    return _show_overview(gateway, args, lambda response: _describe_usage(response, args.group))
 
 
 def _show_overview(
@@ -125,8 +125,8 @@ def _show_overview(
     return render_answer(gateway.url + OVERVIEW_PATH, request_json(gateway, OVERVIEW_PATH), args.output, describe)
 
 
-def _describe_groups(said: Mapping[str, Any]) -> list[str]:
-    groups = said["groups"]
+def _describe_groups(response: Mapping[str, Any]) -> list[str]:
+    groups = response["groups"]
     if not groups:
         return ["there are no resource groups: produce-gateway groups set NAME --publish-bytes 12MB makes one"]
     rows = [
@@ -134,11 +134,13 @@ def _describe_groups(said: Mapping[str, Any]) -> list[str]:
         for name, group in groups.items()
     ]
     lines = format_table(GROUP_COLUMNS, rows, left=len(GROUP_COLUMNS))
-    if said["mode"] == "observe":
+    if response["mode"] == "observe":
         lines.append("mode observe: nothing is limited, it is only counted")
-    elif said["enforce_percent"] < ALL_CLIENTS:
-        lines.append(f"enforce_percent {said['enforce_percent']:g}: all other clients are not limited, only counted")
-    return [*lines, *(f"warning: {text}" for text in said["warnings"])]
+    elif response["enforce_percent"] < ALL_CLIENTS:
+        lines.append(
+            f"enforce_percent {response['enforce_percent']:g}: all other clients are not limited, only counted"
+        )
+    return [*lines, *(f"warning: {text}" for text in response["warnings"])]
 
 
 def _limits_text(group: Mapping[str, Any], direction: str) -> str:
@@ -156,14 +158,14 @@ def _attachments_text(group: Mapping[str, Any]) -> str:
     return (some if len(names) <= MAX_ATTACHMENTS else f"{some} and {len(names) - MAX_ATTACHMENTS:,} more") or "-"
 
 
-def _describe_usage(said: Mapping[str, Any], wanted: str | None) -> list[str]:
-    if wanted is not None and wanted not in said["groups"]:
+def _describe_usage(response: Mapping[str, Any], wanted: str | None) -> list[str]:
+    if wanted is not None and wanted not in response["groups"]:
         raise CommandError(f"there is no group {wanted}: produce-gateway groups list shows all of them")
     rows = []
-    for name, group in said["groups"].items():
+    for name, group in response["groups"].items():
         if wanted in (None, name):
             rows += [_usage_row(name, group, key) for key in GROUP_KEYS]
-    return format_table(USAGE_COLUMNS, rows, left=2) if rows else _describe_groups(said)
+    return format_table(USAGE_COLUMNS, rows, left=2) if rows else _describe_groups(response)
 
 
 def _usage_row(name: str, group: Mapping[str, Any], key: str) -> list[str]:
@@ -182,8 +184,8 @@ def _usage_row(name: str, group: Mapping[str, Any], key: str) -> list[str]:
 def _get_group(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     path = f"{GROUPS_PATH}/{_quote_name(args.group)}"
 
-    def describe(said: Mapping[str, Any]) -> list[str]:
-        limits = [f"  {key}: {'no limit' if said[key] < 0 else rate_text(key, said[key])}" for key in GROUP_KEYS]
+    def describe(group: Mapping[str, Any]) -> list[str]:
+        limits = [f"  {key}: {'no limit' if group[key] < 0 else rate_text(key, group[key])}" for key in GROUP_KEYS]
         return [f"group {args.group}", *limits]
 
     return render_answer(gateway.url + path, request_json(gateway, path), args.output, describe)
@@ -214,10 +216,10 @@ def _send_change(gateway: AdminEndpoint, args: argparse.Namespace, method: str, 
     return render_answer(gateway.url + path, answer, args.output, _describe_result)
 
 
-def _describe_result(said: Mapping[str, Any]) -> list[str]:
-    lines = [describe_change(op) for op in said["changes"]]
-    lines.append(f"version {said['version']}" if lines else "nothing to change: these values are set already")
-    return [*lines, *(f"warning: {text}" for text in said["warnings"])]
+def _describe_result(response: Mapping[str, Any]) -> list[str]:
+    lines = [describe_change(op) for op in response["changes"]]
+    lines.append(f"version {response['version']}" if lines else "nothing to change: these values are set already")
+    return [*lines, *(f"warning: {text}" for text in response["warnings"])]
 
 
 def _attachment_path(args: argparse.Namespace) -> str:

@@ -44,8 +44,8 @@ def main(argv: list[str]) -> int:
     except HttpError as error:
         print(f"{url}: can't be reached: {error}", file=sys.stderr)
         return 1
-    said = replace_unprintable(answer.body.decode("utf-8", "replace").strip())
-    print(said, file=sys.stdout if answer.status == 200 else sys.stderr)
+    text = replace_unprintable(answer.body.decode("utf-8", "replace").strip())
+    print(text, file=sys.stdout if answer.status == 200 else sys.stderr)
     return 0 if answer.status == 200 else 1
 
 

@@ -55,9 +55,10 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: in
     ]
 
 
-def format_pairs(said: Mapping[str, str]) -> list[str]:
+def format_pairs(pairs: Mapping[str, str]) -> list[str]:
     """A line for each name and its text, texts aligned."""
-    width = max(map(cell_len, said), default=0)
+    width = max(map(cell_len, pairs), default=0)
     return [
-        f"{replace_unprintable(name).ljust(width)}  {replace_unprintable(text)}".rstrip() for name, text in said.items()
+        f"{replace_unprintable(name).ljust(width)}  {replace_unprintable(text)}".rstrip()
+        for name, text in pairs.items()
     ]

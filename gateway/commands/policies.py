@@ -91,21 +91,21 @@ def _show_policies(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     return render_answer(gateway.url + PATH, rows, args.output, describe)
 
 
-def _policy_row(said: Mapping[str, Any]) -> list[str]:
+def _policy_row(policy: Mapping[str, Any]) -> list[str]:
     """`OTHER`: the value not in force, as run time has another one."""
-    key = PolicyKey(said["kind"], said["name"], said["key"]).validate_key()
+    key = PolicyKey(policy["kind"], policy["name"], policy["key"]).validate_key()
     name = (
         entity_text(key.entity)
         if key.kind == "quota"
         else key.name or ("cluster" if key.kind == "storage" else "all brokers")
     )
-    other = said["file"] if said["origin"] == "run time" else said["run_time"]
-    text = "-" if other is None else f"{value_text(key, other)} ({said['base_origin']})"
-    origin = said["origin"]
-    if said["until"] is not None:
-        origin += f" until {said['until']}"
-        text = text if said["then"] is None else f"{value_text(key, said['then'])} (then)"
-    return [key.kind, name, key.key, value_text(key, said["value"]), origin, text]
+    other = policy["file"] if policy["origin"] == "run time" else policy["run_time"]
+    text = "-" if other is None else f"{value_text(key, other)} ({policy['base_origin']})"
+    origin = policy["origin"]
+    if policy["until"] is not None:
+        origin += f" until {policy['until']}"
+        text = text if policy["then"] is None else f"{value_text(key, policy['then'])} (then)"
+    return [key.kind, name, key.key, value_text(key, policy["value"]), origin, text]
 
 
 def _show_history(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
@@ -113,15 +113,17 @@ def _show_history(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
     return render_answer(gateway.url + HISTORY_PATH, answer, args.output, describe_history)
 
 
-def describe_history(said: Mapping[str, Any]) -> list[str]:
+def describe_history(response: Mapping[str, Any]) -> list[str]:
     """The changes as lines."""
-    return [_history_line(each) for each in said["changes"]] or ["nothing was changed at run time"]
+    return [_history_line(each) for each in response["changes"]] or ["nothing was changed at run time"]
 
 
-def _history_line(said: Mapping[str, Any]) -> str:
+def _history_line(change: Mapping[str, Any]) -> str:
     """One change as a line: time, key, from, to, author."""
-    source = f"by {said['who'] or 'unknown'} via {said['door']}{' from ' + said['peer'] if said['peer'] else ''}"
-    return f"{said['at']} version {said['version']}: {describe_change(said)}, {source}"
+    source = (
+        f"by {change['who'] or 'unknown'} via {change['door']}{' from ' + change['peer'] if change['peer'] else ''}"
+    )
+    return f"{change['at']} version {change['version']}: {describe_change(change)}, {source}"
 
 
 def _apply_document(gateway: AdminEndpoint, args: argparse.Namespace) -> str:

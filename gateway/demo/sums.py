@@ -212,19 +212,19 @@ def run_audit(
         process = embedded.spawn_process(command, stdout=out, stderr=subprocess.PIPE, text=True)
         deadline = threading.Timer(AUDIT_TIMEOUT_S, process.kill)
         deadline.start()
-        said = [""]
+        output = [""]
         try:
             assert process.stderr is not None
             with process.stderr as lines:
                 for line in lines:
-                    said.append(line.strip())
+                    output.append(line.strip())
                     tell(line.strip())
             status = process.wait()
         finally:
             deadline.cancel()
             embedded.reap_process(process)
         if status != 0:
-            raise DemoError(f"the audit ended with {status}: {said[-1]}")
+            raise DemoError(f"the audit ended with {status}: {output[-1]}")
         out.seek(0)
         return parse_audit(json.load(out), topics)
 
@@ -239,17 +239,17 @@ def write_report_meanwhile(bootstrap_servers: str, usage_topic: str, path: Path)
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gateway", "audit", "report", "--bootstrap-servers", bootstrap_servers]
     command += ["--topic", usage_topic, "--output", str(path), "--quiet"]
-    with tempfile.TemporaryFile("w+") as said:
-        process = embedded.spawn_process(command, stdout=subprocess.DEVNULL, stderr=said, text=True)
+    with tempfile.TemporaryFile("w+") as errors:
+        process = embedded.spawn_process(command, stdout=subprocess.DEVNULL, stderr=errors, text=True)
         try:
             yield
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(AUDIT_TIMEOUT_S)
         finally:
             status = embedded.reap_process(process)
-        said.seek(0)
+        errors.seek(0)
         if status != 0:
-            raise DemoError(f"the report ended with {status}: {said.read().strip()[-500:]}")
+            raise DemoError(f"the report ended with {status}: {errors.read().strip()[-500:]}")
 
 
 def parse_audit(report: Mapping[str, Any], topics: Sequence[str]) -> tuple[OutcomeCounts, bool]:

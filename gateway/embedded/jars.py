@@ -53,10 +53,10 @@ def find_java_path() -> str:
         raise EmbeddedError(
             f"{wanted}, but {where}: install a JDK {MIN_JAVA} (Debian, Ubuntu: openjdk-17-jdk-headless)"
         )
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if version is None:
-        raise EmbeddedError(f"{wanted}, but {found} did not say its version: {said.strip()[:200]!r}")
+        raise EmbeddedError(f"{wanted}, but {found} did not say its version: {output.strip()[:200]!r}")
     major = int(version[2] or 0) if version[1] == "1" else int(version[1])  # Java 8 calls itself 1.8
     if major < MIN_JAVA:
         raise EmbeddedError(f"{wanted}, but {found} is Java {major}: put a newer one first on PATH or set JAVA_HOME")

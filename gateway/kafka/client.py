@@ -202,8 +202,10 @@ class BrokerClient:
         try:
             access = parse_access(self._properties)  # loaded again each time: certificates are renewed
             if access.token_source is not None:
-                said = client_first_message(self._tokens.get_token(access.token_source), access.token_source.extensions)
-                access = access._replace(credentials=SaslCredentials(MECHANISM, "", said.decode()))
+                first_message = client_first_message(
+                    self._tokens.get_token(access.token_source), access.token_source.extensions
+                )
+                access = access._replace(credentials=SaslCredentials(MECHANISM, "", first_message.decode()))
         except (ValueError, NoTokenError) as error:
             raise NoAnswer(str(error)) from error
         return trio.run(self._run, access, ask)

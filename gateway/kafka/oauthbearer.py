@@ -191,8 +191,8 @@ def _fetch_token(bearer: TokenSource) -> tuple[str, float]:
     if answer.status != 200:
         raise NoTokenError(f"{bearer.url}: answers {answer.status} {answer.reason}")
     try:
-        said = json.loads(answer.body)
-        token, lasts_s = str(said["access_token"]), float(said.get("expires_in", DEFAULT_LIFETIME_S))
+        response = json.loads(answer.body)
+        token, lasts_s = str(response["access_token"]), float(response.get("expires_in", DEFAULT_LIFETIME_S))
     except (ValueError, LookupError, TypeError, AttributeError):
         raise NoTokenError(f"{bearer.url}: answers without an access_token") from None
     if not _TOKEN.fullmatch(token):

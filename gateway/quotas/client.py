@@ -325,14 +325,14 @@ class QuotaApi:
                 ops.append(Op(wire_key, move.value))
             ops.append(Op(wire_key + wire.UPSTREAM_SUFFIX, None))
         asked = [Alteration(entity.wire_pairs, ops) for entity, ops in by_entity.items()]
-        said = self._endpoint.alter(asked, validate_only) if asked else ()
-        return dict(zip(by_entity, self._merge_results([None] * len(asked), range(len(asked)), said), strict=True))
+        results = self._endpoint.alter(asked, validate_only) if asked else ()
+        return dict(zip(by_entity, self._merge_results([None] * len(asked), range(len(asked)), results), strict=True))
 
     def _merge_results(
-        self, results: list[QuotaRefusal | None], sent: Sequence[int], said: Sequence[QuotaRefusal | str | None]
+        self, results: list[QuotaRefusal | None], sent: Sequence[int], answers: Sequence[QuotaRefusal | str | None]
     ) -> list[QuotaRefusal | None]:
-        self.warnings = tuple(each for each in said if isinstance(each, str))
-        for at, result in zip(sent, said, strict=True):
+        self.warnings = tuple(each for each in answers if isinstance(each, str))
+        for at, result in zip(sent, answers, strict=True):
             results[at] = None if isinstance(result, str) else result
         return results
 
@@ -370,9 +370,9 @@ def _describe_row(row: QuotaRow) -> DescribedQuotas:
         if key == wire.ENFORCED_KEY:
             continue
         own, into = key, ours
-        for suffix, told in ((wire.UPSTREAM_SUFFIX, upstream), (wire.END_SUFFIX, ends)):
+        for suffix, values in ((wire.UPSTREAM_SUFFIX, upstream), (wire.END_SUFFIX, ends)):
             if key.endswith(suffix):
-                own, into = key.removesuffix(suffix), told
+                own, into = key.removesuffix(suffix), values
         try:
             into[QuotaKey.parse(own)] = value
         except QuotaError:

@@ -95,16 +95,16 @@ def _finite_level(level: Any) -> float | None:
     return found
 
 
-def rebuild_observation(said: Observation) -> Observation:
+def rebuild_observation(observed: Observation) -> Observation:
     """A source's observation, of our own types, whatever types it uses for numbers and names. In the source's thread.
 
     Raises:
         ObservationFailed: a size that is none, or a volume that is there twice and not the same.
         TypeError, ValueError, AttributeError, OverflowError: there is something else than the type has.
     """
-    brokers = frozenset(int(each) for each in said.brokers)
+    brokers = frozenset(int(each) for each in observed.brokers)
     volumes: dict[VolumeKey, Volume] = {}
-    for each in said.volumes:
+    for each in observed.volumes:
         volume = Volume(
             int(each.broker_id), str(each.name), int(each.total), int(each.available),
             _rebuild_limit(each.soft, "soft"), _rebuild_limit(each.hard, "hard"),
@@ -113,9 +113,9 @@ def rebuild_observation(said: Observation) -> Observation:
             raise ObservationFailed(f"{volume}: its size or its free space is not a number of bytes")
         if volumes.setdefault(volume.key, volume) != volume:
             raise ObservationFailed(f"{volume} is there twice, with different values")
-    offline = tuple((int(broker_id), str(log_dir)) for broker_id, log_dir in said.offline)
-    told = getattr(said, "registered", None)  # a source's own type may be older
-    registered = None if told is None else frozenset(int(each) for each in told)
+    offline = tuple((int(broker_id), str(log_dir)) for broker_id, log_dir in observed.offline)
+    node_ids = getattr(observed, "registered", None)  # a source's own type may be older
+    registered = None if node_ids is None else frozenset(int(each) for each in node_ids)
     return Observation(brokers, tuple(volumes.values()), offline, registered)
 
 

@@ -244,10 +244,10 @@ class Prometheus:
         if answer.status in (401, 403):
             return f"{where}: check username and password_file, or bearer_token_file"
         try:
-            said = json.loads(answer.body)["error"]
+            reason = json.loads(answer.body)["error"]
         except (ValueError, KeyError, TypeError):
-            said = answer.reason
-        return f"{where}: {_one_line(said)}"
+            reason = answer.reason
+        return f"{where}: {_one_line(reason)}"
 
     def _parse_response(self, expression: str, body: bytes) -> _QueryResponse:
         try:
@@ -260,8 +260,8 @@ class Prometheus:
             # Thanos and remote storage warn of missing series. Remarks on the expression are something else.
             warnings = [text for text in map(str, answer.get("warnings") or ()) if not text.startswith("PromQL info")]
             if warnings or answer.get("isPartial"):
-                said = _one_line("; ".join(warnings) or "the answer is partial")
-                raise ObservationFailed(f"Prometheus at {self._url} warns: {said}")
+                warning = _one_line("; ".join(warnings) or "the answer is partial")
+                raise ObservationFailed(f"Prometheus at {self._url} warns: {warning}")
             if data["resultType"] != "vector":
                 raise ObservationFailed(f"{expression} is a {data['resultType']}: one number per volume is needed")
             series = [(dict(each["metric"]), each["value"]) for each in data["result"]]

@@ -194,8 +194,8 @@ class VolumeSourceView:
         if place is None:
             return {}
         try:
-            said = place(brokers)
-            return {(int(b), str(name)): frozenset(map(str, topics)) for (b, name), topics in said.items()}
+            placed = place(brokers)
+            return {(int(b), str(name)): frozenset(map(str, topics)) for (b, name), topics in placed.items()}
         except ObservationFailed as error:
             log.warning(
                 "storage: the placement of topics on volumes is not known: %s", one_line(str(error), ERROR_CHARS)

@@ -64,7 +64,7 @@ class CertificateNames(NamedTuple):
         return ", ".join(names[:_MAX_NAMES_SHOWN]) + more or "none"
 
 
-def find_name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list[str]:
+def find_name_warnings(tls: ListenerTls, hosts: Sequence[AdvertisedHost]) -> list[str]:
     """Why clients that verify the listener's certificate will refuse it, with what would be right. Each line begins
     with a key of the listener.
 
@@ -82,7 +82,7 @@ def find_name_warnings(tls: ListenerTls, told: Sequence[AdvertisedHost]) -> list
     return [
         f"ssl.keystore.location: {tls.keystore} is not for {host}, which clients are told ({key}): those that check"
         f" names will refuse it. It is for {names}: it needs {_needed_alt_name(host)} in its subjectAltName"
-        for host, key in told
+        for host, key in hosts
         if not (names.covers_brokers(host) if NODE_ID in host else names.covers_host(host))
     ]
 

@@ -25,8 +25,8 @@ def main(argv: list[str]) -> int:
         except (OSError, ValueError) as error:
             print(f"{args.append}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
             return 1
-    said = {"token": token, "line": line}
-    sys.stdout.write(render_response(said, args.output, lambda: format_pairs(said)))
+    result = {"token": token, "line": line}
+    sys.stdout.write(render_response(result, args.output, lambda: format_pairs(result)))
     return 0
 
 

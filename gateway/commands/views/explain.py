@@ -9,25 +9,25 @@ from typing import Any
 from policies.units import format_duration
 
 
-def describe_explanation(said: Mapping[str, Any]) -> list[str]:
+def describe_explanation(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    user, client_id = said["user"] or "unknown", said["client_id"] or "none"
-    brokers = f"brokers {', '.join(map(str, said['brokers']))}" if said["brokers"] else "no broker known"
+    user, client_id = response["user"] or "unknown", response["client_id"] or "none"
+    brokers = f"brokers {', '.join(map(str, response['brokers']))}" if response["brokers"] else "no broker known"
     lines = [
-        said["summary"],
+        response["summary"],
         "",
-        f"asked    topic {said['topic']}, user {user}, client id {client_id}, {brokers}",
-        f"storage  {said['storage']['text']}",
-        *(f"note     {note}" for note in said["notes"]),
+        f"asked    topic {response['topic']}, user {user}, client id {client_id}, {brokers}",
+        f"storage  {response['storage']['text']}",
+        *(f"note     {note}" for note in response["notes"]),
     ]
-    if said["rules"]:
+    if response["rules"]:
         lines += ["", "RULES, in the order in which they are asked (> binds first)"]
-        lines += [_rule_line(rule, said["at_ms"]) for rule in said["rules"]]
-    if said["shadowed"]:
+        lines += [_rule_line(rule, response["at_ms"]) for rule in response["rules"]]
+    if response["shadowed"]:
         lines += ["", "WITHOUT EFFECT on this traffic"]
-        lines += [_shadowed_line(each) for each in said["shadowed"]]
+        lines += [_shadowed_line(each) for each in response["shadowed"]]
     lines += ["", "REJECTED OR DELAYED LATELY"]
-    lines += [_held_line(each, said["at_ms"]) for each in said["held"]] or ["  nothing"]
+    lines += [_held_line(each, response["at_ms"]) for each in response["held"]] or ["  nothing"]
     return lines
 
 

@@ -19,33 +19,33 @@ CONNECTION_COLUMNS: Final = (
 PEER_COLUMNS: Final = ("GATEWAY", "WORKERS", "SINCE", "HEARD", "EVERY", "STATE")
 
 
-def describe_status(said: Mapping[str, Any]) -> list[str]:
+def describe_status(status: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    flow, storage, workers = said["flow"], said["storage"], said["workers"]
-    peers, up_s = said["peers"], (said["at_ms"] - said["since_ms"]) / 1000
+    flow, storage, workers = status["flow"], status["storage"], status["workers"]
+    peers, up_s = status["peers"], (status["at_ms"] - status["since_ms"]) / 1000
     lines = {
-        "gateway": f"{said['gateway']}, version {said['version']}, {said['hot_path']}, up {_age_text(up_s)}",
-        "ready": "yes" if said["ready"] else "NO: " + "; ".join(said["problems"]),
-        "lacking": "; ".join(said["lacking"]) or "nothing",
-        "upstream": said["upstream"],
+        "gateway": f"{status['gateway']}, version {status['version']}, {status['hot_path']}, up {_age_text(up_s)}",
+        "ready": "yes" if status["ready"] else "NO: " + "; ".join(status["problems"]),
+        "lacking": "; ".join(status["lacking"]) or "nothing",
+        "upstream": status["upstream"],
         "workers": f"{workers['connected']} of {workers['configured']}",
-        "connections": f"{said['connections']:,}",
-        "mode": said["mode"],
+        "connections": f"{status['connections']:,}",
+        "mode": status["mode"],
         "accepted": format_rate(flow["accepted"]),
         "rejected": format_rate(flow["rejected"]),
         "delayed": format_rate(flow["delayed"]),
         "would": f"{format_rate(flow['would'])} would be held back if what is observed were enforced",
         "storage": ": ".join(filter(None, (f"{storage['state']}, factor {storage['factor']:.3g}", storage["why"]))),
-        "policies": f"version {said['policies_version']}",
-        "config": _config_text(said["config"]),
-        "peers": _peers_text(peers, said["elsewhere"]),
+        "policies": f"version {status['policies_version']}",
+        "config": _config_text(status["config"]),
+        "peers": _peers_text(peers, status["elsewhere"]),
     }
     return format_pairs(lines)
 
 
-def _config_text(said: Mapping[str, Any]) -> str:
-    last, pending = said["last"], said["pending"]
-    text = said["file"] or "from standard input"
+def _config_text(config: Mapping[str, Any]) -> str:
+    last, pending = config["last"], config["pending"]
+    text = config["file"] or "from standard input"
     if last is not None:
         text += f", read again: {last['outcome']}"
         text += ": " + "; ".join(last["problems"]) if last["problems"] else ""
@@ -58,18 +58,18 @@ def _peers_text(living: int | None, elsewhere: float) -> str:
     return f"{living}, which accept {format_rate(elsewhere)}" if living else "0"
 
 
-def describe_clients(said: Mapping[str, Any]) -> list[str]:
+def describe_clients(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    if not said["clients"]:
+    if not response["clients"]:
         return ["no client has produced lately"]
-    rows = [_client_row(each, said["at_ms"]) for each in said["clients"]]
+    rows = [_client_row(each, response["at_ms"]) for each in response["clients"]]
     columns = list(CLIENT_COLUMNS)
-    if any(each["others"] for each in said["clients"]):
+    if any(each["others"] for each in response["clients"]):
         columns.append("ALSO AT")
-        for row, each in zip(rows, said["clients"], strict=True):
+        for row, each in zip(rows, response["clients"], strict=True):
             row.append(", ".join(sorted(each["others"])) or "-")
     lines = format_table(columns, rows, left=2)
-    return [*lines, *_more_line(len(said["clients"]), said["total"], "clients")]
+    return [*lines, *_more_line(len(response["clients"]), response["total"], "clients")]
 
 
 def _client_row(each: Mapping[str, Any], now_ms: int) -> list[str]:
@@ -83,9 +83,9 @@ def _client_row(each: Mapping[str, Any], now_ms: int) -> list[str]:
     return [each["principal"], each["client_id"] or "-", *rates, what, ago]
 
 
-def describe_connections(said: Mapping[str, Any]) -> list[str]:
+def describe_connections(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    shown = said["connections"]
+    shown = response["connections"]
     rows = [
         [
             each["peer"],
@@ -104,16 +104,16 @@ def describe_connections(said: Mapping[str, Any]) -> list[str]:
     lines = (
         format_table(CONNECTION_COLUMNS, rows, left=5)
         if rows
-        else ["no connection matches" if said["total"] else "no client is connected"]
+        else ["no connection matches" if response["total"] else "no client is connected"]
     )
-    if said["missing"]:
-        lines.append(f"{said['missing']} workers did not answer in time: theirs are missing")
-    return [*lines, *_more_line(len(shown), said["matched"], "connections")]
+    if response["missing"]:
+        lines.append(f"{response['missing']} workers did not answer in time: theirs are missing")
+    return [*lines, *_more_line(len(shown), response["matched"], "connections")]
 
 
-def describe_peers(said: Mapping[str, Any]) -> list[str]:
+def describe_peers(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    if not said["enabled"]:
+    if not response["enabled"]:
         return ["limits hold for this gateway alone: the configuration switches the exchange off"]
     rows = [
         [
@@ -124,12 +124,12 @@ def describe_peers(said: Mapping[str, Any]) -> list[str]:
             f"{each['cycle_s']:g} s",
             "silent" if not each["living"] else "lives" if said["up"] else "not heard",
         ]
-        for each in said["peers"]
+        for each in response["peers"]
     ]
     lines = format_table(PEER_COLUMNS, rows) if rows else ["no other gateway"]
-    trip = "" if said["round_trip_s"] is None else f", round trip {said['round_trip_s'] * 1000:.0f} ms"
-    state = f"topic {said['topic']}: {'heard' if said['up'] else 'NOT HEARD'}{trip}"
-    return [*lines, "", state, *([f"problem: {said['problem']}"] if said["problem"] else [])]
+    trip = "" if response["round_trip_s"] is None else f", round trip {response['round_trip_s'] * 1000:.0f} ms"
+    state = f"topic {response['topic']}: {'heard' if response['up'] else 'NOT HEARD'}{trip}"
+    return [*lines, "", state, *([f"problem: {response['problem']}"] if response["problem"] else [])]
 
 
 def _more_line(shown: int, all_of_them: int, what: str) -> list[str]:
@@ -144,9 +144,9 @@ def _age_text(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
-def describe_reload(said: Mapping[str, Any]) -> list[str]:
+def describe_reload(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
-    changed, pending = said["last"]["changed"], said["pending"]
-    lines = [f"{said['file']}: {said['last']['outcome']}"]
+    changed, pending = response["last"]["changed"], response["pending"]
+    lines = [f"{response['file']}: {response['last']['outcome']}"]
     lines += [f"holds now: {', '.join(changed)}"] if changed else []
     return lines + ([f"takes a restart: {', '.join(pending)}"] if pending else [])

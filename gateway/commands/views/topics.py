@@ -14,14 +14,14 @@ TOPIC_COLUMNS: Final = (
 MAX_BROKERS: Final = 6
 
 
-def describe_topic_table(said: Mapping[str, Any]) -> list[str]:
+def describe_topic_table(response: Mapping[str, Any]) -> list[str]:
     """The answer as a table. `USED`: of the threshold, where it is used most. All numbers are of all gateways together;
     `ELSEWHERE`: the part of the one-minute rate that other gateways bring, where they bring any.
     """
-    columns, rows = list(TOPIC_COLUMNS), [_topic_row(topic) for topic in said["topics"]]
-    if any(topic["elsewhere"] for topic in said["topics"]):
+    columns, rows = list(TOPIC_COLUMNS), [_topic_row(topic) for topic in response["topics"]]
+    if any(topic["elsewhere"] for topic in response["topics"]):
         columns.append("ELSEWHERE")
-        for row, topic in zip(rows, said["topics"], strict=True):
+        for row, topic in zip(rows, response["topics"], strict=True):
             row.append(format_rate(topic["elsewhere"]) if topic["elsewhere"] else "-")
     return format_table(columns, rows, left=2)
 

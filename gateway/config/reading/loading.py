@@ -211,22 +211,24 @@ def _collect_faults(
     """All findings with their places, what can be used of the data, and the names that are missing in that. `without`:
     those that are missing already.
     """
-    told: list[_SettingFault] = []
+    faults: list[_SettingFault] = []
     missing: list[str] = list(without)
     for _ in range(_MAX_ROUNDS):
         found = list(_explain_errors(error, lines))
         # Of the later ones those that are about what is there: "no limit is given" may come of what is missing.
-        told += [each for each in found if not missing or (each.is_certain and not _mentions_name(each.text, missing))]
+        faults += [
+            each for each in found if not missing or (each.is_certain and not _mentions_name(each.text, missing))
+        ]
         missing += [name for each in found for name in _fault_names(each)]
         fewer = _remove_values(data, {each.key_path for each in found})
         if fewer == data:
-            return told, None, missing
+            return faults, None, missing
         data = fewer
         try:
-            return told, Settings.model_validate(data), missing
+            return faults, Settings.model_validate(data), missing
         except ValidationError as next_error:
             error = next_error
-    return told, None, missing
+    return faults, None, missing
 
 
 def _fault_names(fault: _SettingFault) -> Iterator[str]:
