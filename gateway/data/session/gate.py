@@ -178,16 +178,16 @@ class ProduceGate:
                 refused[topic, index] = verdict.unknown_topic_id(shown_name(name))
             elif name in world.protected_topics:
                 refused[topic, index] = verdict.protected_topic(shown_name(name))
-            elif pid >= 0 and any(
-                fence.blocks_batch(pid, producer_epoch, each, index, sequence, now)
-                for each in self._fenced_names(topic, version)
+            elif (
+                fence.entries
+                and pid >= 0
+                and any(
+                    fence.blocks_batch(pid, producer_epoch, each, index, sequence, now)
+                    for each in self.topics.list_names(topic, version)
+                )
             ):
                 refused[topic, index] = verdict.behind_fence(shown_name(name), index, wait_ms)
         return refused
-
-    def _fenced_names(self, topic: bytes, version: int) -> Sequence[bytes]:
-        """The names under which a batch of this topic may have been fenced."""
-        return self.topics.list_names(topic, version) if self.fence.entries else ()
 
     def _find_limits(
         self, parts: Iterable[PartitionBatch], version: int, beside: int, now: float
@@ -268,8 +268,8 @@ class ProduceGate:
                 meter.counted_in_group += size  # not for the group to find once more
             else:
                 meter.messages += messages
-            if pid >= 0:
-                for each in self._fenced_names(topic, version):
+            if fence.entries and pid >= 0:
+                for each in self.topics.list_names(topic, version):
                     fence.record_admission(pid, producer_epoch, each, index)
 
     def record_rejection(
