@@ -10,9 +10,8 @@ from typing import Final
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
 
-LOWEST_VERSION: Final = 4  # versions
+# Versions from which on a request has something.
 _BOUNDED: Final = 3  # before this version there is no bound to change
-HIGHEST_VERSION: Final = 18
 _FLEXIBLE: Final = api.FETCH_FLEXIBLE
 _SESSIONS: Final = 7
 _LOG_START: Final = 5

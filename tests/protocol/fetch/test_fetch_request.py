@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import api
 from protocol.fetch import fetch_request
 from protocol.wire import MalformedFrame
 from tests.examples import FEW
 from tests.protocol import kio_messages
 
-VERSIONS = range(fetch_request.LOWEST_VERSION, fetch_request.HIGHEST_VERSION + 1)
+VERSIONS = range(api.LOWEST_VERSIONS[api.FETCH], api.HIGHEST_VERSIONS[api.FETCH] + 1)
 FETCH = 1
 SHARE_FETCH = 78
 
