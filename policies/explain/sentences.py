@@ -9,7 +9,7 @@ from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
 from policies.explain.case import ExplainCase
 from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic, TopicFlow
-from policies.limits.description import LimitDescription
+from policies.limits.description import MAX_NAMED, LimitDescription
 from policies.text import one_line
 from policies.thresholds.sums import find_overcommitted, over_text
 from policies.units import format_rate, format_time
@@ -129,6 +129,7 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
     here = {broker: frozenset(known.led_topics.get(broker, ())) for broker in case.brokers if broker is not None}
     for name, each in find_overcommitted(known.policies.commitments_by_broker(here)).items():
         yield over_text(name, each)
+    yield from _other_clients_note(case)
     for gateway, flow in sorted(known.elsewhere.items()):
         only = "what holds it back there only its explain says"
         yield f"gateway {one_line(gateway)} has such traffic too; {only}: {_flow_text(flow)}"
@@ -162,6 +163,23 @@ def _flow_text(flow: TopicFlow) -> str:
     return ", ".join(
         f"{format_rate(rate)} {what.replace('would', 'would be held')}" for what, rate in flow._asdict().items() if rate
     )
+
+
+def _other_clients_note(case: ExplainCase) -> Iterator[str]:
+    """Where the question leaves user or client id open: rules are of one client, what was held back is of all."""
+    asked = case.subject
+    others = dict.fromkeys(
+        f"{one_line(each.principal)} {one_line(each.client_id)!r}"
+        for each in case.held
+        if not (asked.principal.startswith(each.principal) and asked.client_id.startswith(each.client_id))
+    )
+    if others:
+        named = ", ".join([*others][:MAX_NAMED])
+        more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+        yield (
+            f"the rules are those of {asked.principal} {asked.client_id!r}: also ask for {named}{more}, of whom"
+            " something was held back"
+        )
 
 
 def _rollout_notes(case: ExplainCase) -> Iterator[str]:

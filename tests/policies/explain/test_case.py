@@ -46,6 +46,19 @@ def test_a_rule_says_since_when_it_limits_the_traffic() -> None:
     assert rule(explain_traffic(ASKED, calm, [held(ago_ms=RECENT_MS + 1)]), "topic-threshold", 1).since_ms is None
 
 
+def test_a_question_without_client_names_those_to_ask_for() -> None:
+    """Else 'nothing limits this traffic', whose client quota is at work."""
+    quiet, lately = known(rates=rates()), [held("client-quota", outcome="delayed")]
+    (note,) = explain_traffic(ASKED._replace(client_id=""), quiet, lately).notes
+    assert note == (
+        "the rules are those of User:alice '': also ask for User:alice 'app', of whom something was held back"
+    )
+    assert explain_traffic(ASKED, quiet, lately).notes == ()
+    many = [each._replace(client_id=f"app-{number}") for number, each in enumerate(lately * 5)]
+    (note,) = explain_traffic(ASKED._replace(user="ANONYMOUS"), quiet, many).notes
+    assert "also ask for User:alice 'app-0', User:alice 'app-1', User:alice 'app-2' and 2 more, " in note
+
+
 def test_what_was_held_back_before_control_began_is_not_known() -> None:
     base = {TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}
     for ago_ms, is_told in ((90_000, True), (400_000, False)):  # it goes on since 91 s ago
