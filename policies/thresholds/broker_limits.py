@@ -192,7 +192,10 @@ class BrokerLimits:
         if meter is None:
             brought = fleet.combined_rate(0.0)
             return LimitLevel(what, origin, configured, limit, brought, whole=limit, here=0.0, fleet=fleet)
-        return _make_level(what, origin, configured, limit, meter, fleet)
+        level = _make_level(what, origin, configured, limit, meter, fleet)
+        if level.rate is not None and meter.rate > level.rate:  # where its bucket is used up, but the total has room
+            level = level._replace(rate=meter.rate)
+        return level
 
     def describe_threshold(
         self,

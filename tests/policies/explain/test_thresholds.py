@@ -15,8 +15,10 @@ from policies.explain import (
     explain_traffic,
     topic_statuses,
 )
+from policies.limits.limit_use import LimitUse
 from policies.meters.meter import TICK_S
 from policies.storage import StorageFactor
+from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.policies.asking import record
 from tests.policies.explain.explain_play import (
     ASKED,
@@ -41,6 +43,19 @@ def test_a_threshold_binds_when_topic_and_total_are_exceeded() -> None:
     assert (threshold.utilization, threshold.headroom, threshold.limits_now) == (0.25, 9.0 * MB, False)
     assert (threshold.action, threshold.mode, threshold.first) == ("reject", "enforce", True)
     assert found.summary.startswith("nothing limits this traffic now; topic-threshold on broker 1 would be first")
+
+
+def test_a_topic_that_passes_its_part_while_the_total_has_room_shows_what_it_uses() -> None:
+    """A bucket that is used up says no more than its part, and other gateways say what passes here."""
+    bucket = LimitUse(2.5 * MB, 2.5 * MB, True, 3.1)
+    for rate, shown in ((6.0 * MB, 6.0 * MB), (1.0 * MB, 2.5 * MB)):
+        topic = TopicRate("clicks", rate, 5.0 * MB, True, 7.0 * MB, bucket)
+        measured = MeterRates([BrokerRate(1, 7.0 * MB, 0.0, 0.0, 12.0 * MB, [topic])])
+        inputs = known({TOTAL: 12.0 * MB, CLICKS: 5.0 * MB}, rates=measured, on_exceed="delay")
+        level = rule(explain_traffic(ASKED, inputs), "topic-threshold").levels[0]
+        assert (level.rate, level.used_here, level.limit) == (shown, shown, 2.5 * MB)
+        (line,) = [each for each in topic_statuses(inputs, {}) if each.topic == "clicks"]
+        assert line.utilization == shown / (2.5 * MB)
 
 
 def test_a_burst_is_told_where_thresholds_reject() -> None:
