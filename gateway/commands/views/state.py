@@ -122,7 +122,7 @@ def describe_peers(response: Mapping[str, Any]) -> list[str]:
             _age_text(each["since_s"]),
             f"{each['heard_s']:.1f} s",
             f"{each['cycle_s']:g} s",
-            "silent" if not each["living"] else "lives" if said["up"] else "not heard",
+            "silent" if not each["living"] else "lives" if response["up"] else "not heard",
         ]
         for each in response["peers"]
     ]
