@@ -130,6 +130,11 @@ def left_topics(before: Mapping[int, PeerTraffic], after: Mapping[int, PeerTraff
     return found
 
 
+def _rate_of(sums: Mapping[int, PeerTraffic], node_id: int, topic: str | None) -> float:
+    found = sums.get(node_id, NO_PEER_TRAFFIC)
+    return found.rate if topic is None else found.topics.get(topic.encode(), 0.0)
+
+
 class FleetRates:
     """Rates of the workers of this gateway, and of all other gateways together (`peers`)."""
 
@@ -172,7 +177,15 @@ class FleetRates:
 
     def counted_peers(self) -> Sums:
         """The rates of all other gateways together, with those that fade."""
-        return add_rates([self.peers, *self._fading_rates(_PEERS)])
+        fading = self._fading_rates(_PEERS)
+        return add_rates([self.peers, *fading]) if fading else self.peers
+
+    def counted_peer_rate(self, node_id: int, topic: str | None) -> float:
+        """One of them: to a broker, or to a topic there."""
+        since, fading = self._departed.get(_PEERS, (-math.inf, {}))
+        age_s = self._clock() - since
+        faded = math.exp(-age_s / FADING_S) if age_s < FADED_S else 0.0
+        return _rate_of(self.peers, node_id, topic) + faded * _rate_of(fading, node_id, topic)
 
     def own_rates(self) -> Sums:
         """This gateway's rates, for its peers."""
@@ -231,6 +244,10 @@ class RatePublisher:
         can be heard with what is assumed.
         """
         return self._rates.counted_peers()
+
+    def peer_rate(self, node_id: int, topic: str | None) -> float:
+        """One of `peers`."""
+        return self._rates.counted_peer_rate(node_id, topic)
 
     def set_totals(self, has_totals: bool) -> None:
         """Whether there is any threshold that needs this."""

@@ -27,7 +27,7 @@ from policies.definitions.policy_set import PolicySet
 from policies.fleet import shares
 from policies.fleet.keys import FleetKey
 from policies.limits.description import OTHER_GATEWAYS, FleetUse
-from policies.meters.broker_meters import NO_PEER_TRAFFIC, QUIET_RATE
+from policies.meters.broker_meters import QUIET_RATE
 from policies.text import one_line
 
 log = logging.getLogger("gateway.fleet")
@@ -325,16 +325,14 @@ class FleetControl:
         exchange, gateways = self.exchange, 1 if self._allocator is None else self._allocator.gateway_count
         if exchange is None or gateways == 1:
             return {}
-        counted, are_heard = self.rates.peers, self.state != "fallback"
+        are_heard = self.state != "fallback"
         found: dict[tuple[int, str | None], FleetUse] = {}
-        for broker in brokers:
-            brought = counted.get(broker, NO_PEER_TRAFFIC)
-            for name, rate in ((None, brought.rate), (topic, brought.topics.get(topic.encode(), 0.0))):
-                others = exchange.peers.place_rates(RatePlace(broker, name)) if are_heard else {}
-                left = rate - math.fsum(others.values())
-                if left > max(QUIET_RATE, NOTICED * rate):  # else reports came since workers were told
-                    others[OTHER_GATEWAYS] = left
-                found[broker, name] = FleetUse(None, others, gateways)
+        for place in (RatePlace(broker, name) for broker in brokers for name in (None, topic)):
+            rate, others = self.rates.peer_rate(*place), exchange.peers.place_rates(place) if are_heard else {}
+            left = rate - math.fsum(others.values())
+            if left > max(QUIET_RATE, NOTICED * rate):  # else reports came since workers were told
+                others[OTHER_GATEWAYS] = left
+            found[place] = FleetUse(None, others, gateways)
         return found
 
     def peer_traffic(self) -> Mapping[str, GatewayTraffic]:

@@ -709,6 +709,9 @@ def test_the_rates_of_others_are_shown_as_workers_count_them() -> None:
         play.fleet.publish_peer_rates()
         assert shown() == {(1, None): FleetUse(None, total, 2), (1, "a"): FleetUse(None, topic, 2)}
         assert play.fleet.rates.peers[1].topics == {b"a": 600.0}
+    play.now += FADED_S
+    assert shown()[1, "a"] == FleetUse(None, {}, 2)
+    assert not play.fleet.rates.peers[1].topics
     play.fleet.on_exchange_state(False)
     play.step(shares.FROZEN_S + shares.DECAY_S)
     play.fleet.publish_peer_rates()
