@@ -1,19 +1,19 @@
-# The words of the parts of a session about one request: what it is, and what becomes of it. Off the fast path only:
-# there a request is a few local variables (requests.py).
+# One request as the parts of a session hand it on, and what becomes of it. Off the fast path only: there a request is a
+# few local variables (fast_path.pyx).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from protocol.produce.produce_request import PartitionBatch
 
-# The fates of a request.
-FORWARD = 0  # it goes upstream as it is, and `frame` behind it
-REPLACE = 1  # `frame` goes upstream in its place; b"": nothing does
-ANSWER = 2  # the client gets `frame`, in its turn
-HOLD = 3  # it stays where it is until `until`; `frame` goes upstream meanwhile
-SKIP = 4  # neither broker nor client hears of it again; nothing behind it may be answered either
+StepAction = Literal["forward", "replace", "answer", "hold", "skip"]
+FORWARD: Final = "forward"  # it goes upstream as it is, and `frame` behind it
+REPLACE: Final = "replace"  # `frame` goes upstream in its place; b"": nothing does
+ANSWER: Final = "answer"  # the client gets `frame`, in its turn
+HOLD: Final = "hold"  # it stays where it is until `until`; `frame` goes upstream meanwhile
+SKIP: Final = "skip"  # neither broker nor client hears of it again; nothing behind it may be answered either
 
 
 class ApiRequest(NamedTuple):
@@ -44,7 +44,7 @@ class ProduceRequest(NamedTuple):
 class RequestStep(NamedTuple):
     """The decision about a request. `delays_next`: no Produce request after it is decided before the mute ends."""
 
-    action: int
+    action: StepAction
     frame: bytes = b""
     until: float = 0.0
     delays_next: bool = False
