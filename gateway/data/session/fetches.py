@@ -3,7 +3,8 @@
 # to, the throttle time that its client gets, and how long the next one waits. Sans-IO.
 #
 # The charge to quotas is known when an answer begins, that to resource groups when it has passed (dispatch.py): while
-# not all of an answer is here, its client can only get an estimate.
+# not all of an answer is here, its client can only get an estimate. So one Fetch at a time is sent: each answer has at
+# least one batch, and hundreds of requests sent ahead would be charged behind all of their answers only.
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from protocol.produce import produce_request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gateway.data.pending.hold import RequestHold
     from gateway.data.pending.pending import PendingEntry
     from gateway.data.pending.steps import ApiRequest
     from gateway.data.shared.client import ConnectedClient
@@ -51,12 +53,14 @@ class FetchLimiter:
     these requests have to wait.
     """
 
-    __slots__ = ("_client", "_denied_since", "_last_response_bytes", "_passing", "_promised", "_would_wait_until",
-                 "dispatch",
-                 "muted_until")  # fmt: skip
+    __slots__ = ("_awaits_response", "_client", "_denied_since", "_hold", "_last_response_bytes", "_owed_count",
+                 "_passing", "_promised", "_would_wait_until", "dispatch", "muted_until")  # fmt: skip
 
-    def __init__(self, client: ConnectedClient) -> None:
+    def __init__(self, client: ConnectedClient, hold: RequestHold) -> None:
         self._client = client
+        self._hold = hold
+        self._owed_count = 0  # answers under a limit that are to come
+        self._awaits_response = False  # the request at the head waits for one of them
         self._passing: _PassingResponse | None = None
         self.dispatch: GroupDispatch | None = None
         self.muted_until = 0.0
@@ -90,11 +94,16 @@ class FetchLimiter:
             client.refresh_limits(now)
         charges, most = BY_BROKER_TOTAL if world.quotas.counts_fetches else 0, _LARGEST
         quota_limit = client.quota_limit
-        observes = "quota" in client.observed_policies
         has_quota = bool(quota_limit.consume_limiters or quota_limit.time_limiters)
+        has_group = self._has_dispatch_limit(request)
+        observes = "quota" in client.observed_policies
+        is_held = (has_quota and not observes) or (has_group and "group" not in client.observed_policies)
+        if is_held and self._owed_count:
+            self._awaits_response, self.muted_until = True, now + MAX_MUTE_S
+            return None
         if has_quota and not observes and not self._has_quota_room(quota_limit, now):
             return None
-        if self._has_dispatch_limit(request):
+        if has_group:
             charges |= BY_GROUP
             if self.dispatch is None:
                 self.dispatch = GroupDispatch(client)
@@ -114,6 +123,7 @@ class FetchLimiter:
         if most < _LARGEST:
             cap = fetch_request.cap_fetch if request.key == api.FETCH else fetch_request.cap_share_fetch
             cap(request.buf, request.start, request.stop, request.version, max(1, most))
+        self._owed_count += bool(has_quota or has_group)
         return charges
 
     def _has_quota_room(self, quota_limit: ConnectionQuotaLimit, now: float) -> bool:
@@ -160,6 +170,8 @@ class FetchLimiter:
             else:
                 would = client.quota_limit.charge_fetch(4 + size, now)
         if not charges & BY_GROUP:
+            if charges & BY_QUOTA:
+                self._end_owed_response()
             self._delay_next(wait, would, now)
             _write_throttle_time(buf, at, wait)
             return None
@@ -188,6 +200,7 @@ class FetchLimiter:
             would = max(would, owed)
         else:
             wait = max(wait, owed)
+        self._end_owed_response()
         self._delay_next(wait, would, now)
         _write_throttle_time(buf, throttle_at, wait)
 
@@ -198,6 +211,12 @@ class FetchLimiter:
             quota_limit.release_fetch(promised)
         if self.dispatch is not None:
             self.dispatch.close()
+
+    def _end_owed_response(self) -> None:
+        self._owed_count -= 1
+        if self._awaits_response:
+            self._awaits_response, self.muted_until = False, 0.0
+            self._hold.held_until = 0.0
 
     def _delay_next(self, wait: float, would: float, now: float) -> None:
         """`would`: the seconds that the next request would have to wait for limits that are only observed."""

@@ -79,7 +79,7 @@ class ClientSession:
         self.hold = hold = RequestHold(now)
         self.in_flight = in_flight = InFlightRequests(account)
         lookup = TopicIdLookup(world.ledger)
-        self.fetch_limiter = fetches = FetchLimiter(client)
+        self.fetch_limiter = fetches = FetchLimiter(client, hold)
         self.admin_requests = admin = AdminRequests(client, in_flight, account)
         own = world.terminated_sasl(listener)
         authentication = (

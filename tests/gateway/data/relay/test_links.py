@@ -21,6 +21,7 @@ from gateway.data.relay.links import GRACE_S, LINGER_S, LONG_WAIT_S, MAX_HELD, R
 from gateway.data.relay.sides import SMALL_BUFFER_BYTES
 from gateway.data.relay.states import DRAINING, LEAVING, LINGERING, LOST
 from gateway.data.relay.tls_links import TlsInbound
+from gateway.data.session import fetches
 from gateway.data.shared.budget import MemoryAccount, MemoryBudget
 from gateway.data.sockets.inbound import SHARED_READ_BYTES, InboundBuffer, SharedReadBuffer
 from gateway.data.sockets.reactor import SelectorPoller
@@ -28,6 +29,7 @@ from policies.verdict import DELAY, Verdict
 from tests import variants
 from tests.background import until
 from tests.gateway.data.play import (
+    APP,
     TOOK,
     Play,
     answer,
@@ -40,6 +42,7 @@ from tests.gateway.data.play import (
     with_question,
 )
 from tests.gateway.data.relay.stage import DEADLINE_S, Stage, is_closed, passes, receive_exactly, reset, staged
+from tests.gateway.data.session.fetch_frames import fetch, fetched
 
 pytestmark = pytest.mark.usefixtures("no_circles")
 
@@ -314,6 +317,16 @@ async def test_a_frame_waits_for_memory_in_turn_and_gets_it() -> None:
             nursery.start_soon(one.send_all, frame[500_000:])
             assert await receive_exactly(one_broker, len(frame)) == frame
             assert await receive_exactly(two_broker, len(frame)) == frame
+
+
+async def test_a_fetch_that_waits_for_the_answer_before_it_goes_on_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetches, "MAX_MUTE_S", 3600.0)
+    async with staged(Play().set_quotas((APP, "consumer_byte_rate", 1e9))) as stage:
+        _, client, broker = stage.connect()
+        await client.send_all(fetch(1) + fetch(2))
+        assert await receive_exactly(broker, len(fetch(1))) == fetch(1)
+        await passes(broker, client, fetched(1))
+        assert await receive_exactly(broker, len(fetch(2))) == fetch(2)
 
 
 async def test_a_muted_link_parks_its_requests_and_goes_on_by_itself() -> None:

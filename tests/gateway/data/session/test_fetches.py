@@ -270,6 +270,7 @@ def take(on: Play, size: int) -> None:
     """An answer with so many bytes of records."""
     found = present(on.session.fetch_limiter.dispatch)
     found.charge_topics([(ORDERS.encode(), size, 1)], False, on.now)
+    on.session.fetch_limiter._end_owed_response()
     on.session.fetch_limiter._mute_fetches(found.end_response(size, on.now), on.now)
     on.session.in_flight.drop_all()
 
@@ -323,8 +324,35 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
     assert other.session.hold.held_until == on.now + 1.0
     assert other.client(fetch(2, topics=(FREE,))) == (b"", b"")  # in order
     other.now += 1.0
-    upstream, _ = other.again()
-    assert len(upstream) == len(fetch()) + len(fetch(2, topics=(FREE,)))
+    assert len(other.again()[0]) == len(fetch())
+    other.broker(fetched(topics={ORDERS: []}))
+    assert len(other.again()[0]) == len(fetch(2, topics=(FREE,)))
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("limit", ["group", "quota", "both"])
+def test_a_fetch_that_was_sent_ahead_waits_for_the_answer_before_it(limit: str, step: int) -> None:
+    """A broker gives each of them a batch at least, and all would be here before the first one is charged."""
+    rate = 1e9  # neither makes them wait by itself
+    on = play({"gold": GroupLimitValues(dispatch_bytes=rate)} if limit != "quota" else {})
+    if limit != "group":
+        on.set_quotas((APP, CONSUME, rate))
+    sent = fetch(1) + other_request(2) + fetch(3) + fetch(4) + other_request(5)
+    assert on.client(sent)[0] == fetch(1) + other_request(2)
+    assert not on.session.may_resume(on.now)
+    on.broker(fetched(1), step)
+    assert on.session.may_resume(on.now)
+    assert on.again()[0] == fetch(3)
+    on.broker(other_answer(2) + fetched(3), step)
+    assert on.again()[0] == fetch(4) + other_request(5)
+    on.broker(fetched(4) + other_answer(5), step)
+    assert on.session.is_idle
+    assert "fetches_delayed" not in counts(on)
+
+
+def test_without_a_limit_that_is_enforced_fetches_may_be_sent_ahead() -> None:
+    for on in (play({}), play(observes=True), play({}).set_quotas((APP, CONSUME, 1.0), observes=True)):
+        assert on.client(fetch(1) + fetch(2))[0] == fetch(1) + fetch(2)
 
 
 def test_a_message_limit_bounds_bytes_by_what_messages_were_like() -> None:
