@@ -13,7 +13,7 @@ from protocol.wire import Buffer, MalformedFrame
 # Versions from which on a request has something.
 _BOUNDED: Final = 3  # before this version there is no bound to change
 _FLEXIBLE: Final = api.FETCH_FLEXIBLE
-_SESSIONS: Final = 7
+SESSIONS: Final = 7
 _LOG_START: Final = 5
 _LEADER_EPOCH: Final = 9
 _NO_REPLICA: Final = 15  # from this version on the replica id, which came first, is a tagged field
@@ -58,7 +58,7 @@ def read_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
     flexible = version >= _FLEXIBLE
     read_array = wire.read_compact_count if flexible else wire.read_array_count
     pos = _bounds_position(buf, start, end, version) + _BYTES.size + 1  # isolation level
-    pos += 8 if version >= _SESSIONS else 0
+    pos += 8 if version >= SESSIONS else 0
     row = 4 + 8 + 4  # index, offset, max_bytes
     row += (8 if version >= _LOG_START else 0) + (4 if version >= _LEADER_EPOCH else 0) + (4 if flexible else 0)
     found = []
@@ -80,6 +80,28 @@ def read_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
         elif partitions > 0:
             pos = wire.skip_bytes(pos, partitions * row, end)
     return found
+
+
+def read_session(buf: Buffer, start: int, end: int, version: int) -> tuple[int, int]:
+    """Id and epoch of the session that the request goes on with (KIP-227); without sessions (0, -1), as before version
+    7. Epochs above 0 list only what has changed.
+
+    Raises:
+        MalformedFrame: it ends before these fields.
+    """
+    if version < SESSIONS:
+        return 0, -1
+    pos = _bounds_position(buf, start, end, version) + _BYTES.size + 1  # isolation level
+    session_id, pos = wire.read_int32(buf, pos, end)
+    return session_id, wire.read_int32(buf, pos, end)[0]
+
+
+def session_not_found(version: int, correlation_id: int) -> bytes:
+    """The frame of an answer (v7 on) that makes the client begin another session, as when a broker has dropped it."""
+    flexible = version >= _FLEXIBLE
+    head = wire.INT32.pack(correlation_id) + (wire.NO_TAGS if flexible else b"")
+    body = wire.INT32.pack(0) + wire.INT16.pack(api.FETCH_SESSION_ID_NOT_FOUND) + wire.INT32.pack(0)
+    return wire.with_size_prefix(head + body + (b"\1" + wire.NO_TAGS if flexible else wire.INT32.pack(0)))
 
 
 def _bounds_position(buf: Buffer, start: int, end: int, version: int) -> int:

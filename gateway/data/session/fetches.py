@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from policies.quotas.quota_limiters import ConnectionQuotaLimit
 
 FETCH_APIS: Final = (api.FETCH, api.SHARE_FETCH)
-# bytes of an answer up to behind its throttle time: size, correlation id, no tagged fields, and it
-RESPONSE_HEAD_BYTES: Final = 13
+# bytes of an answer up to behind its session's id: size, correlation id, no tagged fields, throttle time, error, and it
+RESPONSE_HEAD_BYTES: Final = 19
 BY_QUOTA, BY_GROUP, BY_BROKER_TOTAL = 1, 2, 4  # what an answer is charged to; of what consumers take of its broker
 _LARGEST: Final = 2**31 - 1
 _THROTTLE: Final = struct.Struct(">i")
+_SESSION: Final = struct.Struct(">6xi")  # behind throttle time and error
 
 
 class _PassingResponse(NamedTuple):
@@ -54,12 +55,13 @@ class FetchLimiter:
     """
 
     __slots__ = ("_awaits_response", "_client", "_denied_since", "_hold", "_last_response_bytes", "_owed_count",
-                 "_passing", "_promised", "_would_wait_until", "dispatch", "muted_until")  # fmt: skip
+                 "_passing", "_promised", "_session_id", "_would_wait_until", "dispatch", "muted_until")  # fmt: skip
 
     def __init__(self, client: ConnectedClient, hold: RequestHold) -> None:
         self._client = client
         self._hold = hold
         self._owed_count = 0  # answers under a limit that are to come
+        self._session_id = 0  # of the last answer with one
         self._awaits_response = False  # the request at the head waits for one of them
         self._passing: _PassingResponse | None = None
         self.dispatch: GroupDispatch | None = None
@@ -72,6 +74,22 @@ class FetchLimiter:
         )  # for each answer under a quota that is to come
 
     # --- requests -----------------------------------------------------------------------------------------------------
+
+    def refuse_session(self, request: ApiRequest) -> bytes:
+        """The answer to a request that goes on with a session of another connection, where resource groups limit it:
+        its topics would not be known. b"": it is none.
+
+        Raises:
+            MalformedFrame: the request can't be read.
+        """
+        if request.key != api.FETCH or not self._has_dispatch_limit(request):
+            return b""
+        if "group" in self._client.observed_policies:
+            return b""
+        session_id, epoch = fetch_request.read_session(request.buf, request.start, request.stop, request.version)
+        if epoch <= 0 or session_id == self._session_id:
+            return b""
+        return fetch_request.session_not_found(request.version, request.correlation)
 
     def admit_fetch(self, request: ApiRequest, now: float) -> int | None:
         """The kinds of limits that the response is charged to; None: the request has to wait until `muted_until`.
@@ -157,6 +175,8 @@ class FetchLimiter:
         size, _ = RESPONSE_HEAD.unpack_from(buf, pos)
         at = _throttle_position(buf, pos, size, key, version)
         wait, would = 0.0, max(0.0, self._would_wait_until - now)
+        if key == api.FETCH and version >= fetch_request.SESSIONS and at >= 0 and at + 10 <= pos + 4 + size:
+            self._session_id = _SESSION.unpack_from(buf, at)[0] or self._session_id
         if charges & BY_BROKER_TOTAL:
             client.world.quotas.record_fetched(client.node_id, 4 + size)
         if charges & BY_QUOTA:

@@ -371,6 +371,9 @@ class RequestHandler:
         elif self._admin.turn is not None or (key in world.control_queries.apis and concerns_control(request, world)):
             return self._admin.handle_request(request, now)
         if key in fetches.FETCH_APIS:
+            unknown = self._fetches.refuse_session(request)
+            if unknown:
+                return RequestStep(ANSWER, unknown)
             charges = self._fetches.admit_fetch(request, now)
             if charges is None and self._hold.is_abandoned:  # forwarded at once, it would evade its wait
                 return SKIPPED

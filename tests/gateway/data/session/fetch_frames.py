@@ -42,10 +42,14 @@ def fetch(
     key: int = api.FETCH,
     client_id: bytes = b"app",
     max_bytes: int = 50 * MiB,
+    session: tuple[int, int] = (0, 0),
 ) -> bytes:
+    """`session`: its id and epoch, where requests have them; an answer of `fetched` begins session 3."""
     cls = kio_messages.request_class(key, version)
     rows = topics_of(kio_messages.element(cls, "topics"), dict.fromkeys(topics, (None,)))
-    message = kio_messages.filled(cls, min_bytes=1, max_bytes=max_bytes, topics=rows)
+    names = {field.name for field in kio_messages.fields(cls)}
+    more = dict(zip(("session_id", "session_epoch"), session, strict=True)) if "session_id" in names else {}
+    message = kio_messages.filled(cls, min_bytes=1, max_bytes=max_bytes, topics=rows, **more)
     head = struct.pack(">hhih", key, version, correlation, len(client_id)) + client_id
     return framed(head + (b"\0" if version >= 12 or key != api.FETCH else b"") + kio_messages.kio_encode(message))
 

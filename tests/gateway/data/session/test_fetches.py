@@ -31,6 +31,7 @@ from tests.gateway.data.session.fetch_frames import (
     fetched,
     told,
 )
+from tests.protocol import kio_messages
 from tests.protocol.produce_cases import framed
 
 SIZE = len(ONE)
@@ -327,6 +328,28 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
     assert len(other.again()[0]) == len(fetch())
     other.broker(fetched(topics={ORDERS: []}))
     assert len(other.again()[0]) == len(fetch(2, topics=(FREE,)))
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+def test_a_session_goes_on_over_its_connection_only(version: int) -> None:
+    """Later requests of a session don't list its topics (KIP-227): elsewhere they would pass at once."""
+    on = play({"gold": GroupLimitValues(dispatch_bytes=1e9)})
+    later = fetch(2, version, (), session=(3, 1))
+    for each, begins in ((on, True), (on.beside(None), False)):
+        if begins:
+            each.client(fetch(1, version))
+            each.broker(fetched(1, version))
+        upstream, answered = each.client(later)
+        assert bool(upstream) is begins
+        assert bool(answered) is not begins
+    cls = kio_messages.answer_class(api.FETCH, version)
+    head = len(kio_messages.answer_header(cls, 2))
+    assert answered[4 : 4 + head] == kio_messages.answer_header(cls, 2)
+    said = kio_messages.kio_decode(cls, answered[4 + head :])
+    assert (said.error_code, said.session_id, said.responses) == (api.FETCH_SESSION_ID_NOT_FOUND, 0, ())
+    assert on.beside(None).client(fetch(2, version, session=(3, 0)))[0], "the client begins another one"
+    free = play({})
+    assert free.client(later)[0] == later
 
 
 @pytest.mark.parametrize("step", [0, 1])
