@@ -78,8 +78,8 @@ class _Attempt:
 
 class _Second(NamedTuple):
     """Of one limit: bytes that came to brokers, that applications brought, and that clients hold at its end. `owed`:
-    that had come beyond the limit before. `excused`: bytes that may come beyond it on top.
-    `held_at`: those that clients hold, by gateway's host.
+    that had come beyond the limit before. `held_at`: bytes that clients hold, by
+    gateway's host.
     """
 
     taken: float
@@ -87,7 +87,6 @@ class _Second(NamedTuple):
     brought: float
     held: float
     is_wanted: bool
-    excused: float
     held_at: Mapping[str, float]
 
 
@@ -146,7 +145,7 @@ class Limit:
         owed: bytes that came beyond the limit, and have not been paid back; at most OWED_S seconds' worth.
         quiet_from: from when on windows are judged; `bounded_from`: whether they are above the limit; `over_from`: full
             seconds. Events move them.
-        excused: seconds' worth that may come beyond it because of what happened in this second.
+        excuses: from when until when something may come beyond it, and how many seconds' worth in all.
     """
 
     def __init__(
@@ -159,7 +158,8 @@ class Limit:
         self.rate = rate
         self.held = held
         self.slack = slack
-        self.quiet_from = self.bounded_from = self.over_from = self.excused = 0.0
+        self.quiet_from = self.bounded_from = self.over_from = 0.0
+        self.excuses: list[tuple[float, float, float]] = []
         self.seconds: deque[_Second] = deque(maxlen=WINDOW_S)
         self.owed = 0.0
         self.taken = self.brought = 0.0  # bytes in this second: to brokers, and by applications
@@ -612,10 +612,9 @@ class Judge(Observer):
             self.accuse("over a limit", text)
         for limit in self.limits.values():
             taken, limit.taken = limit.taken, 0.0
-            excused, limit.excused = limit.excused * limit.rate, 0.0
             held = limit.held()
             limit.seconds.append(
-                _Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate, excused, limit.held_at())
+                _Second(taken, limit.owed, limit.brought, held, held >= 2.0 * limit.rate, limit.held_at())
             )
             limit.owed = min(max(0.0, limit.owed + taken - limit.rate), OWED_S * limit.rate)
             limit.brought = 0.0
@@ -633,8 +632,8 @@ class Judge(Observer):
             seconds = limit.seconds
             share = sum(second.taken for second in seconds) / WINDOW_S / limit.rate
             if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.bounded_from:
-                excused = sum(second.excused for second in seconds)
-                if share > 1.03 + (limit.slack + excused) / limit.rate / WINDOW_S:
+                excused_s = sum(worth_s for _, ended, worth_s in limit.excuses if ended > now - WINDOW_S)
+                if share > 1.03 + (limit.slack / limit.rate + excused_s) / WINDOW_S:
                     self.accuse("over a limit", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
             if len(seconds) == WINDOW_S and now - WINDOW_S >= limit.quiet_from:
                 is_wanted = all(second.is_wanted for second in seconds)

@@ -33,3 +33,19 @@ def test_a_gateway_whose_clients_are_in_turns_costs_others_a_part(
         limit.taken, held["gw1"] = share * RATE, second_gateway[second // 3 % 2]
         judge.end_second()
     assert bool(judge.violations) is is_wrong
+
+
+@pytest.mark.parametrize(("beyond_s", "is_wrong"), [(2.5, False), (4.5, True)])
+def test_what_a_stopped_control_lets_through_counts_in_all_windows_that_have_some_of_it(
+    beyond_s: float, *, is_wrong: bool
+) -> None:
+    now = 100.0
+    judge = Judge(lambda: now)
+    limit = judge.limits["group"] = Limit("group", RATE, lambda: 5 * RATE, lambda: True, 0.0)
+    limit.over_from, limit.is_lower_judged = 1000.0, False
+    limit.excuses.append((140.0, 145.0, 3.0))  # it was stopped then, and more came some seconds later
+    for second in range(3 * WINDOW_S):
+        now += 1.0
+        limit.taken = RATE + (beyond_s * RATE if second == 43 else 0.0)
+        judge.end_second()
+    assert bool(judge.violations) is is_wrong

@@ -29,7 +29,17 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
 from tests.simulation.asking import Asking
 from tests.simulation.clock import START_S, UNIX_S, Agenda, Process, current_process, deterministic
-from tests.simulation.judge import BACK_S, FAIR_SHARE, FLOORS, KEPT_PART_S, FairShares, Judge, Limit, RejectingTotal
+from tests.simulation.judge import (
+    BACK_S,
+    FAIR_SHARE,
+    FLOORS,
+    KEPT_PART_S,
+    WINDOW_S,
+    FairShares,
+    Judge,
+    Limit,
+    RejectingTotal,
+)
 from tests.simulation.models import clients as models
 from tests.simulation.models.clients import Client
 from tests.simulation.models.cluster import BROKER_USER, Cluster
@@ -698,13 +708,15 @@ class World:
             limit.quiet_from = max(limit.quiet_from, now + quiet_s)
             limit.bounded_from = max(limit.bounded_from, now + quiet_s)
 
-    def _settle_stop(self, over_s: float, quiet_s: float, excused_s: float = 0.0) -> None:
-        """A process is stopped, or goes on: less than a limit may come, and `excused_s` seconds' worth more."""
+    def _settle_stop(self, over_s: float, quiet_s: float, *excused: tuple[float, float]) -> None:
+        """A process is stopped, or goes on: less than a limit may come. `excused`: for how many seconds more may come,
+        and how many seconds' worth.
+        """
         now = self.agenda.now
         for limit in self.judge.limits.values():
             limit.over_from = max(limit.over_from, now + over_s)
             limit.quiet_from = max(limit.quiet_from, now + quiet_s)
-            limit.excused += excused_s
+            limit.excuses += [(now, now + for_s, worth_s) for for_s, worth_s in excused]
 
     def _settle_change(self, over_s: float = SETTLE_OVER_S) -> None:
         """A gateway whose control is stopped learns of another limit when that goes on."""
@@ -878,7 +890,10 @@ class World:
         now, share = self.agenda.now, 1.0 / len(self.gateways)
         self._stops.append((gateway.host, now, now + fault.seconds))
         keeps, returns = share < 1.0 and what == "control", share < 1.0 and what != "worker"
-        self._settle_stop(KEPT_AFTER_STOP_S + SETTLE_OVER_S, fault.seconds + SETTLE_S, KEPT_PART_S * keeps)
+        self._settle_stop(
+            KEPT_AFTER_STOP_S + SETTLE_OVER_S, fault.seconds + SETTLE_S,
+            (KEPT_AFTER_STOP_S, KEPT_PART_S * keeps), (fault.seconds, FLOORS * share * WINDOW_S * keeps),
+        )  # fmt: skip
         for total in self.judge.rejecting.values():
             total.excuse(gateway.host, KEPT_PART_S * keeps, FLOORS * share * fault.seconds * keeps)
 
@@ -886,7 +901,7 @@ class World:
             for process in stopped:
                 process.resume()
             gateway.is_frozen &= what != "gateway"
-            self._settle_stop(SETTLE_OVER_S, SETTLE_S, BACK_S * returns)
+            self._settle_stop(SETTLE_OVER_S, SETTLE_S, (KEPT_AFTER_STOP_S, BACK_S * returns))
             for total in self.judge.rejecting.values():
                 total.excuse(gateway.host, 0.0, BACK_S * share * returns)
 
