@@ -50,6 +50,9 @@ _COMMON_SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     # Of what goes to Python at once: 10,000 records alone may be 5 GB.
     _ARROW_BYTES: str(8 * 2**20),
+    # What it keeps, Spark writes to disk where memory ends, 10,000 records at a time; and Java's serializer holds on to
+    # what it wrote or read until it is reset, by default a hundred times as many: a gigabyte.
+    "spark.serializer.objectStreamReset": "1",
 }
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1 "

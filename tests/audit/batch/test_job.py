@@ -234,6 +234,18 @@ def test_what_is_missing_where_the_clock_was_set_back_is_told_of_both_times(
     assert ask(60, 90) == ([], 0)
 
 
+def test_records_that_are_kept_on_disk_are_not_held_in_memory_too(spark: SparkSession) -> None:
+    """They get there and back through Java's serializer, which refers to what it holds instead of writing it again."""
+    jvm: Any = spark.sparkContext._jvm
+    written, kept = jvm.java.io.ByteArrayOutputStream(), jvm.java.util.ArrayList()
+    kept.add("x" * 1000)
+    stream = jvm.org.apache.spark.SparkEnv.get().serializer().newInstance().serializeStream(written)
+    for _ in range(5):
+        stream.writeObject(kept, None)
+    stream.flush()
+    assert written.size() > 5 * 1000
+
+
 def test_packed_files_of_a_folder_are_read(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.tmp", "d.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b"packed\n") if name.endswith(".gz") else b"plain\n")
