@@ -1,6 +1,6 @@
-# The part of a Fetch request that the gateway reads, its topics, and the part it changes: how much it may ask for at
-# once, in place, so that the request keeps its size and a run of requests stays one untouched piece. Of ShareFetch only
-# the latter. Spec: kafka.apache.org/protocol, Fetch; KIP-227 (sessions), KIP-932 (ShareFetch).
+# The part of a Fetch or ShareFetch request that the gateway reads, its topics, and the part it changes: how much it may
+# ask for at once, in place, so that the request keeps its size and a run of requests stays one untouched piece. Spec:
+# kafka.apache.org/protocol, Fetch; KIP-227 (sessions), KIP-932 (ShareFetch).
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ def cap_share_fetch(buf: bytearray, start: int, end: int, version: int, most: in
     Raises:
         MalformedFrame: it ends before these fields.
     """
-    _, pos = wire.read_string(buf, start + 8, end)
-    pos = wire.skip_tags(buf, pos, end)
-    _, pos = wire.read_compact_string(buf, pos, end)  # group
-    _, pos = wire.read_compact_string(buf, pos, end)  # member
-    return _cap_bytes(buf, start, end, pos + 8, most, f"ShareFetch v{version}")  # session epoch, max_wait_ms
+    return _cap_bytes(buf, start, end, _share_bounds_position(buf, start, end), most, f"ShareFetch v{version}")
 
 
 def read_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
@@ -82,6 +78,28 @@ def read_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
     return found
 
 
+def read_share_topics(buf: Buffer, start: int, end: int, version: int) -> list[bytes]:
+    """The ids of the topics that the ShareFetch request lists, as `read_topics`."""
+    pos = _share_bounds_position(buf, start, end) + _BYTES.size + 8  # max_records, batch_size
+    pos += 2 if version >= 2 else 0  # acquire mode, whether it renews
+    found = []
+    count, pos = wire.read_compact_count(buf, pos, end)
+    if count > (end - pos) // wire.UUID_SIZE:
+        raise MalformedFrame(f"ShareFetch v{version} request: {count} topics in {end - pos} bytes")
+    for _ in range(count):
+        topic, pos = wire.read_uuid(buf, pos, end)
+        found.append(topic)
+        partitions, pos = wire.read_compact_count(buf, pos, end)
+        for _ in range(partitions):
+            batches, pos = wire.read_compact_count(buf, wire.skip_bytes(pos, 4, end), end)
+            for _ in range(batches):
+                types, pos = wire.read_compact_count(buf, wire.skip_bytes(pos, 16, end), end)
+                pos = wire.skip_tags(buf, wire.skip_bytes(pos, max(types, 0), end), end)
+            pos = wire.skip_tags(buf, pos, end)
+        pos = wire.skip_tags(buf, pos, end)
+    return found
+
+
 def read_session(buf: Buffer, start: int, end: int, version: int) -> tuple[int, int]:
     """Id and epoch of the session that the request goes on with (KIP-227); without sessions (0, -1), as before version
     7. Epochs above 0 list only what has changed.
@@ -110,6 +128,15 @@ def _bounds_position(buf: Buffer, start: int, end: int, version: int) -> int:
     if version >= _FLEXIBLE:
         pos = wire.skip_tags(buf, pos, end)
     return pos + (4 if version >= _NO_REPLICA else 8)  # max_wait_ms, and the replica id before it
+
+
+def _share_bounds_position(buf: Buffer, start: int, end: int) -> int:
+    """The same of a ShareFetch request."""
+    _, pos = wire.read_string(buf, start + 8, end)
+    pos = wire.skip_tags(buf, pos, end)
+    _, pos = wire.read_compact_string(buf, pos, end)  # group
+    _, pos = wire.read_compact_string(buf, pos, end)  # member
+    return pos + 8  # session epoch, max_wait_ms
 
 
 def _cap_bytes(buf: bytearray, start: int, end: int, pos: int, most: int, what: str) -> bool:

@@ -126,7 +126,7 @@ class FetchLimiter:
             if self.dispatch is None:
                 self.dispatch = GroupDispatch(client)
             wait = self.dispatch.wait_before_fetch(
-                _requested_topics(request), request.version >= api.FETCH_TOPIC_IDS, now
+                _requested_topics(request), _names_by_id(request.key, request.version), now
             )
             if "group" not in client.observed_policies:
                 if wait:
@@ -196,7 +196,7 @@ class FetchLimiter:
             _write_throttle_time(buf, at, wait)
             return None
         is_whole = pos + 4 + size <= end
-        by_id = key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
+        by_id = _names_by_id(key, version)
         meter = FetchMeter(key, version, size)
         self._passing = _PassingResponse(meter, by_id, now + wait, now + would, at if is_whole else -1)
         if not is_whole and self.dispatch is not None and "group" not in client.observed_policies:
@@ -254,10 +254,13 @@ class FetchLimiter:
 
 
 def _requested_topics(request: ApiRequest) -> Iterable[bytes]:
-    """Names, or ids, of the topics in the request. ShareFetch has its topics in a session."""
-    if request.key != api.FETCH:
-        return ()
-    return fetch_request.read_topics(request.buf, request.start, request.stop, request.version)
+    """Names, or ids, of the topics in the request."""
+    read = fetch_request.read_topics if request.key == api.FETCH else fetch_request.read_share_topics
+    return read(request.buf, request.start, request.stop, request.version)
+
+
+def _names_by_id(key: int, version: int) -> bool:
+    return key == api.SHARE_FETCH or version >= api.FETCH_TOPIC_IDS
 
 
 def _throttle_position(buf: bytearray, pos: int, size: int, key: int, version: int) -> int:

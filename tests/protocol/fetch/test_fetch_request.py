@@ -119,6 +119,21 @@ def test_more_empty_topics_than_any_client_lists_are_malformed(version: int) -> 
 # --- ShareFetch -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@FEW
+@given(data=st.data())
+def test_the_topics_that_a_share_fetch_lists(version: int, data: st.DataObject) -> None:
+    message = data.draw(kio_messages.messages(kio_messages.request_class(SHARE_FETCH, version)))
+    names = ("ShareFetchRequest", "FetchTopic", "FetchPartition", "AcknowledgementBatch", "ForgottenTopic")
+    extra = data.draw(kio_messages.extras(*names))
+    head = struct.pack(">hhih", SHARE_FETCH, version, 7, 3) + b"app\x01\x05\x03abc"
+    buf = b"...." + head + kio_messages.encode(message, extra)
+    found = fetch_request.read_share_topics(buf + b"behind", 4, len(buf), version)
+    assert found == [(row.topic_id or uuid.UUID(int=0)).bytes for row in message.topics]
+    with pytest.raises(MalformedFrame):
+        fetch_request.read_share_topics(buf[: 4 + len(head) + 20], 4, 4 + len(head) + 20, version)
+
+
 @pytest.mark.parametrize("group", [None, "group"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_share_fetch_asks_for_less_and_is_otherwise_the_same(version: int, group: str | None) -> None:

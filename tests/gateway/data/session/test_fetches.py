@@ -330,6 +330,17 @@ def test_a_consumer_that_is_new_to_a_group_waits_for_the_debt_that_is_there() ->
     assert len(other.again()[0]) == len(fetch(2, topics=(FREE,)))
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_new_member_of_a_share_group_waits_for_the_debt_that_is_there(version: int) -> None:
+    on = play()
+    consume(on)
+    other = on.beside(None)
+    assert other.client(fetch(1, version, key=api.SHARE_FETCH)) == (b"", b"")
+    assert other.session.hold.held_until == on.now + 1.0
+    other.now += 1.0
+    assert asked(other.again()[0], version, api.SHARE_FETCH) == int(DEBT_S * FETCH_PART * SIZE)
+
+
 @pytest.mark.parametrize("version", range(7, 19))
 def test_a_session_goes_on_over_its_connection_only(version: int) -> None:
     """Later requests of a session don't list its topics (KIP-227): elsewhere they would pass at once."""
