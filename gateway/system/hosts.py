@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Set
+from typing import Final
 from urllib.parse import urlsplit
+
+_HOST_AND_PORT: Final = re.compile(r"([^:]*|\[.*\])(:\d*)?")
 
 
 def is_own_host(host: str, names: Set[str]) -> bool:
@@ -35,5 +39,11 @@ def is_loopback(host: str) -> bool:
 
 
 def holds_credentials(url: str) -> bool:
-    """Whether there is a user name or a password in it, so that no text may repeat it."""
-    return "@" in url.partition("//")[2].partition("/")[0]
+    """Whether there is a user name or a password in it, so that no text may repeat it; also if it isn't valid, as it
+    lacks its scheme, or the password has a slash.
+    """
+    _, slashes, rest = url.partition("//")
+    if not slashes:
+        return "@" in url
+    authority, _, path = rest.partition("/")
+    return "@" in authority or ("@" in path and not _HOST_AND_PORT.fullmatch(authority))

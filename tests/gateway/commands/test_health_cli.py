@@ -57,8 +57,9 @@ def test_a_time_limit_is_a_number_of_seconds(timeout: str, capsys: pytest.Captur
     assert f"'{timeout}' is not a valid number of seconds" in capsys.readouterr().err
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--url", "http://admin:hush@127.0.0.1:9295"]) == 1
+@pytest.mark.parametrize("url", ["http://admin:hush@gw:9190", "admin:hush@gw:9190", "http://admin:hush/now@gw:9190"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--url", url]) == 1
     said = capsys.readouterr().err
     assert "--url: a user name or a password doesn't belong there: give --token-file" in said
     assert "hush" not in said

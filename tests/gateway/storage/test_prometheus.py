@@ -399,6 +399,8 @@ def test_tls_trusts_the_given_authority_only(server: Server, tmp_path: Path) -> 
         ({"url": "prometheus:9090"}, "is not a valid URL of Prometheus; for example: http://prometheus:9090"),
         ({"url": "http://u:p@prometheus"}, "credentials don't belong there"),
         ({"url": "http://u:p@prometheus?x=1"}, "credentials don't belong there"),
+        ({"url": "u:p@prometheus:9090"}, "credentials don't belong there"),
+        ({"url": "http://u:p/p@prometheus"}, "credentials don't belong there"),
         ({"url": "http://prometheus?x=1"}, "is not a valid URL of Prometheus"),
         ({"available": "A"}, "available and size belong together"),
         ({"username": "u"}, "give username and password_file, or bearer_token_file"),
