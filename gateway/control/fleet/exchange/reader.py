@@ -70,7 +70,7 @@ class ReportReader:
             await trio.sleep(OFFSET_S)
         elif not wanted or not await trio.to_thread.run_sync(self._assign_ends, wanted):
             await trio.sleep(POLL_S)
-        elif self._wanted_partitions == wanted:
+        elif self._wanted_partitions == wanted and not self._is_stale:  # nothing else was asked for meanwhile
             self._wanted_partitions = None
         return []
 
