@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import (
+    RETRY_S,
     EssentialConfig,
     InternalTopic,
     TopicAbsent,
@@ -29,6 +30,7 @@ from gateway.kafka.internal_topic import (
     TopicSpec,
     TopicUnreachable,
     TroubleLog,
+    error_reason,
 )
 from gateway.storage.snapshot import InvalidVolumeSnapshot, decode_snapshot, parse_broker_key
 from policies.storage import VolumeSnapshot
@@ -157,7 +159,12 @@ class SnapshotReader:
     def _on_topic_found(self, found: TopicLookup) -> None:
         self.connected = not isinstance(found, TopicUnreachable)
         if isinstance(found, TopicPresent):
-            self._follow_partitions(found)
+            try:
+                self._follow_partitions(found)
+            except KafkaException as error:  # a certificate is gone just now
+                self._topic.schedule_lookup(RETRY_S)
+                self._report_problem("down", f"can't be read ({error_reason(error.args[0])})")
+                return
             if self._troubles.kind in ("absent", "down"):  # other trouble ends with what is read
                 self._note_reading()
         elif isinstance(found, TopicAbsent):
@@ -169,14 +176,18 @@ class SnapshotReader:
             self._report_problem("down", f"can't be looked up ({found.why})")
 
     def _follow_partitions(self, found: TopicPresent) -> None:
+        """
+        Raises:
+            KafkaException: librdkafka refuses another consumer; nothing has changed.
+        """
         topic_id, partitions = found
         if topic_id != self._topic_id or not self._partitions <= partitions:
-            if self._topic_id:
-                log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
             if self._is_used:  # it may ask an old topic's leader for ever: control/fleet/exchange/reader.py
                 consumer = self._make_consumer()
                 self._consumer.close()
                 self._consumer = consumer
+            if self._topic_id:
+                log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
             self._topic_id, self._is_used = topic_id, True
             self._partitions, self._behind = set(partitions), set(partitions)
             self._consumer.assign(self._from_beginning(partitions))

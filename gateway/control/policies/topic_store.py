@@ -49,6 +49,7 @@ from gateway.kafka.internal_topic import (
     TopicSpec,
     TopicUnreachable,
     TroubleLog,
+    error_reason,
 )
 from policies.definitions.policy_records import (
     AlterationHead,
@@ -253,6 +254,19 @@ class TopicStore:
             }
         )
 
+    def _renew_consumer(self) -> None:
+        """The old one may ask a former topic's leader for ever: fleet/exchange/reader.py.
+
+        Raises:
+            TopicError: librdkafka refuses another one, as a certificate is gone just now.
+        """
+        try:
+            fresh = self._make_consumer()
+        except KafkaException as error:
+            raise TopicError(f"topic {self._topic.name} can't be read: {error_reason(error.args[0])}") from error
+        self._consumer.close()
+        self._consumer = fresh
+
     def _read_messages(self, timeout_s: float) -> None:
         unreadable = ""
         message = self._consumer.poll(timeout_s)
@@ -316,7 +330,12 @@ class TopicStore:
             self._troubles.report_trouble("down", f"topic {self._topic.name} can't be looked up: {found.why}")
         elif isinstance(found, TopicPresent):
             self._last_error = ""
-            self._follow_topic(found.topic_id)
+            try:
+                self._follow_topic(found.topic_id)
+            except TopicError as error:
+                self._topic.schedule_lookup(RETRY_S)
+                self._troubles.report_trouble("down", str(error))
+                return
             if self._troubles.kind == "unreadable":  # else nothing is heard of the end of that, unless others write
                 read_to = self._log.end_offset
                 self._assign_topic(OFFSET_BEGINNING if read_to < 0 else read_to)
@@ -328,16 +347,16 @@ class TopicStore:
             self._create_topic()
 
     def _follow_topic(self, topic_id: str) -> None:
+        """
+        Raises:
+            TopicError: it was recreated and can't be read just now; nothing has changed.
+        """
         if topic_id == self._topic_id:
             return
         anew = self._lost or self._topic_id is not None
         if anew:
+            self._renew_consumer()
             log.warning("policies: topic %s was recreated; reading it from the beginning", self._topic.name)
-            fresh = (
-                self._make_consumer()
-            )  # the old one may ask the old topic's leader for ever: fleet/exchange/reader.py
-            self._consumer.close()
-            self._consumer = fresh
         self._topic_id, self._lost = topic_id, False
         self._writer.close()
         self._log.begin_anew()

@@ -7,7 +7,7 @@ import itertools
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent
 from gateway.storage import snapshots
@@ -56,3 +56,23 @@ def test_records_that_are_no_snapshots_hold_up_nothing_however_many_come(monkeyp
     assert reader.poll_snapshots(0) == [(1, snapshot)]
     assert reader.poll_snapshots(0) == []
     assert reader.invalid_records >= MAX_RECORDS
+
+
+def test_a_recreated_topic_is_read_once_there_can_be_another_consumer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    ids, old, fresh = ["old"], Mock(poll=lambda _: None), Mock(poll=lambda _: None)
+    monkeypatch.setattr(InternalTopic, "poll_lookup", lambda _: TopicPresent(ids[-1], frozenset({0})))
+    monkeypatch.setattr(snapshots, "Consumer", lambda _: old)
+    reader = SnapshotReader({"bootstrap.servers": "127.0.0.1:1"}, "volumes")
+    reader.poll_snapshots(0)
+    ids.append("new")
+    refusal = KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.ca.location failed"))
+    monkeypatch.setattr(snapshots, "Consumer", Mock(side_effect=refusal))
+    for _ in range(2):
+        reader.poll_snapshots(0)
+    assert caplog.messages == ["volume snapshots: topic volumes can't be read (ssl.ca.location failed)"]
+    monkeypatch.setattr(snapshots, "Consumer", lambda _: fresh)
+    reader.poll_snapshots(0)
+    assert (old.assign.call_count, old.close.call_count, fresh.assign.call_count) == (1, 1, 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from gateway.control.policies import topic_store
 from gateway.control.policies.store import InDoubtError
@@ -42,10 +42,14 @@ class Reader:
         self.may_read = True
         self.assigned: list[int] = []
         self.said: list[Event | Mock] = []
+        self.is_closed = False
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.append(partitions[0].offset)
         self.say()
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def say(self) -> None:
         end, denied = KafkaError._PARTITION_EOF, KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -111,3 +115,23 @@ def test_a_change_that_shows_after_all_is_logged(
     store.poll_changes(0)
     assert store.policies.changes == {views: 1}
     assert caplog.messages[-1] == "policies: version 1, 1 values, by User:alice (kafka)"
+
+
+def test_a_recreated_topic_is_read_once_there_can_be_another_consumer(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ["old"]
+    monkeypatch.setattr(InternalTopic, "lookup_topic", lambda _: TopicPresent(ids[-1], frozenset({0})))
+    monkeypatch.setattr(InternalTopic, "is_lookup_due", True)
+    store = TopicStore(SERVERS, "policies", {})
+    store.poll_changes(0)
+    ids.append("new")
+    refusal = KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.ca.location failed"))
+    monkeypatch.setattr(topic_store, "Consumer", Mock(side_effect=refusal))
+    for _ in range(2):
+        store.poll_changes(0)
+        assert store.problem == "topic policies can't be read: ssl.ca.location failed"
+    fresh = Reader()
+    monkeypatch.setattr(topic_store, "Consumer", lambda _: fresh)
+    store.poll_changes(0)
+    assert (store.problem, len(reader.assigned), reader.is_closed, len(fresh.assigned)) == ("", 1, True, 1)
