@@ -10,8 +10,9 @@ import tempfile
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from gateway.audit.batch.query import AuditQuery, LogIntegrity, ignore_progress
 from gateway.audit.local.records import CollectedRecords
@@ -118,7 +119,7 @@ class _SortedPieces:
         self._count = 0
         self._runs: dict[int, list[list[tuple[int, int]]]] = defaultdict(list)  # blocks by offset and size
         self._file = tempfile.TemporaryFile(prefix="produce-gateway-audit-")  # noqa: SIM115 - as long as this object
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, _close_file, self._file)
 
     @property
     def brokers(self) -> list[int]:
@@ -130,12 +131,18 @@ class _SortedPieces:
         self._held[broker].append(piece)
         self._count += 1
         if self._count >= _HELD_PIECES:
-            self._write_held()
+            self._spill_held()
 
     def read(self, brokers: Iterable[int]) -> Iterator[_Piece]:
         """All of these brokers."""
-        self._write_held()
+        self._spill_held()
         return heapq.merge(*(self._read_run(run) for broker in brokers for run in self._runs[broker]))
+
+    def _spill_held(self) -> None:
+        try:
+            self._write_held()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error  # where there is no room
 
     def _write_held(self) -> None:
         for broker, pieces in self._held.items():
@@ -153,3 +160,8 @@ class _SortedPieces:
     def _read_run(self, run: Sequence[tuple[int, int]]) -> Iterator[_Piece]:
         for offset, size in run:
             yield from marshal.loads(os.pread(self._file.fileno(), size, offset))  # noqa: S302 - our own file
+
+
+def _close_file(file: IO[bytes]) -> None:
+    with suppress(OSError):  # what it still holds can't be written, and nobody needs it
+        file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.engines import LOCAL, SPARK
+from gateway.audit.errors import explain_error
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.whatif import local_reading, whatif
 from gateway.audit.whatif.local_reading import LocalUsage
@@ -136,6 +138,13 @@ def test_another_policy_gives_what_its_replay_gives(answer: Callable[..., Any], 
     }
     assert {key: change for key, change in found.items() if change} == {k: v for k, v in truth.items() if v}
     assert sum(map(abs, truth.values())) > 1e6
+
+
+def test_where_there_is_no_room_for_what_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    with pytest.raises(OSError, match="No space left") as error:
+        ask_here(lines_of(two_brokers()), rules_for_two())
+    assert explain_error(error.value) == f"{tempfile.gettempdir()}: can't be written: No space left on device"
 
 
 @pytest.mark.parametrize("held", [7, 50_000])
