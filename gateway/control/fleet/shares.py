@@ -323,7 +323,7 @@ class FleetControl:
         gateway reports (it fades, or none can be heard) is OTHER_GATEWAYS'.
         """
         exchange, gateways = self.exchange, 1 if self._allocator is None else self._allocator.gateway_count
-        if exchange is None or gateways == 1:
+        if exchange is None:
             return {}
         are_heard = self.state != "fallback"
         found: dict[tuple[int, str | None], FleetUse] = {}
@@ -332,7 +332,8 @@ class FleetControl:
             left = rate - math.fsum(others.values())
             if left > max(QUIET_RATE, NOTICED * rate):  # else reports came since workers were told
                 others[OTHER_GATEWAYS] = left
-            found[place] = FleetUse(None, others, gateways)
+            if others or gateways > 1:  # alone since lately: the traffic of those that are gone still fades
+                found[place] = FleetUse(None, others, max(2, gateways))
         return found
 
     def peer_traffic(self) -> Mapping[str, GatewayTraffic]:

@@ -719,6 +719,25 @@ def test_the_rates_of_others_are_shown_as_workers_count_them() -> None:
     assert shown() == {(1, None): assumed, (1, "a"): assumed}, "as much as here, whatever they said last"
 
 
+def test_what_a_gateway_brought_is_shown_while_it_fades_though_no_other_one_is_left() -> None:
+    play = Fleet()
+    play.fleet.record_rates(0, rates(1, a=30.0))
+    play.exchange.peers.brought = {1: (700.0, {"a": 600.0})}
+    play.hear(rates=True)
+    play.fleet.publish_peer_rates()
+    play.exchange.peers.brought = {}
+    play.exchange.peers.lose("gw-2#1")
+    play.fleet.on_peer_lost("gw-2#1")
+    play.fleet.publish_peer_rates()
+    play.step(FADING_S)
+    total, topic = play.fleet.find_peer_rates("a", [1]).values()
+    for use, brought in ((total, 700.0), (topic, 600.0)):
+        assert use.gateways == 2
+        assert use.others == pytest.approx({OTHER_GATEWAYS: brought / math.e})
+    play.step(FADED_S)
+    assert play.fleet.find_peer_rates("a", [1]) == {}
+
+
 def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     play = Fleet()
     play.hear(gold=(20.0, False))
