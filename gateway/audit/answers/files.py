@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE: Final = 5000
 MONEY_DIGITS: Final = 6  # behind the point
+_STREAMS: Final = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
+_DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 FILE_SUFFIXES: Final = (".parquet", ".csv", ".ndjson")
 
 
@@ -49,11 +52,15 @@ def write_answer(answer: AuditAnswer, place: str) -> int:
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its place at the exit, at once, so that no reader ever sees half of it. A link stays, and so
-    does a pipe or device such as /dev/stdout, which is written itself.
+    does a pipe or device, which is written itself, as /dev/stdout is: behind what was written to it before.
 
     Raises:
         OSError: it can't be written; the earlier file is still there.
     """
+    if found := _DESCRIPTOR.fullmatch(_STREAMS.get(str(path), str(path))):
+        with os.fdopen(os.dup(int(found[1])), "wb") as file:
+            yield file
+        return
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file

@@ -492,6 +492,19 @@ def test_a_pipe_is_written_and_a_link_leads_to_the_file_that_is_replaced(tmp_pat
     assert target.read_text("utf-8") == "said"
 
 
+def test_an_open_file_is_written_behind_what_is_in_it(tmp_path: Path) -> None:
+    """A script's log, say, as which --output /dev/stdout would else be replaced."""
+    with (tmp_path / "log").open("w+b") as log:
+        log.write(b"before ")
+        log.flush()
+        with files.replace_file(Path(f"/dev/fd/{log.fileno()}")) as file:
+            file.write(b"said ")
+        log.write(b"after")
+        log.seek(0)
+        assert log.read() == b"before said after"
+        assert os.path.samestat(os.fstat(log.fileno()), (tmp_path / "log").stat())
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
