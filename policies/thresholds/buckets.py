@@ -117,10 +117,10 @@ class ThresholdBuckets:
         if owners > 1:
             part = self._thresholds.portion_of(meter, owners, with_near=self._shares_topics)
             fit = self._claims.fit
-        rate = limit * (part * fit)
+        rate, portion = limit * (part * fit), limit * part
         topic: TopicBucket | None = meter.topic_bucket
         if topic is None:
-            topic = meter.topic_bucket = self._make_bucket(meter, limit * part, rate)
+            topic = meter.topic_bucket = self._make_bucket(meter, portion, rate)
         bucket, rate, burst_s = topic.bucket, rate / topic.count, self._burst_s
         rate = rate if rate > MIN_RATE else MIN_RATE
         if bucket.rate != rate:
@@ -128,8 +128,10 @@ class ThresholdBuckets:
                 burst_s /= fit  # what was saved is kept
             bucket.set_rate(rate, now, burst_s)
         bucket.consume_evenly(size, now)
+        if self._saved_s:
+            rate = max(rate, portion / topic.count)  # a cut ends again; it may be one to nothing
         # It waits for the total while that owes less. Owing still more would be a punishment for using slack.
-        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate / (fit if self._saved_s else 1.0))  # a cut ends again
+        bucket.forgive_debt((owed_s + SLACK_DEBT_S) * rate)
         return topic
 
     def settle_topics(self, owed_s: float, now: float) -> None:

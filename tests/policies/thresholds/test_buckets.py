@@ -13,7 +13,7 @@ from policies.fleet.page import SharedPage
 from policies.fleet.shares import ShareGrant
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.topic_meter import TopicMeter
-from policies.thresholds.buckets import ThresholdBuckets
+from policies.thresholds.buckets import MIN_RATE, ThresholdBuckets
 from tests.policies.asking import present
 from tests.policies.fleet.pages import pages
 
@@ -112,6 +112,25 @@ def test_what_a_topic_has_saved_is_kept_where_portions_are_cut() -> None:
     worker.buckets.measure_claims(0.0, NOW + 2.5)
     worker.look(NOW + 2.5)
     assert topic.bucket.rate == pytest.approx(10.0)
+
+
+def test_a_topic_is_cut_to_nothing_where_others_take_all_of_this_gateways_part() -> None:
+    """To the byte, as where control is lost, and parts and thresholds are round numbers."""
+    worker = Worker(gateways=2)
+    worker.engine.fleet.update_grants({total_key(1): ShareGrant(250.0, 250.0)}, 2, 2.0, NOW)
+    worker.buckets.apply_share(NOW)
+    hungry = worker.broker.add_topic(b"internal")
+    worker.engine.set_thresholds(TOTAL, {"t": 500.0, "internal": 400.0})
+    worker.count(500)
+    worker.count(20_000, hungry)
+    owed = worker.buckets.settle_total(NOW)
+    worker.buckets.settle_topics(owed, NOW)
+    for at in range(1, 9):
+        worker.count(600)
+        worker.buckets.settle_total(NOW + at)
+        worker.buckets.measure_claims(1.0, NOW + at)
+    topic = present(worker.buckets.settle_topic(hungry, 1.0, NOW + 9))
+    assert topic.bucket.rate == MIN_RATE
 
 
 @pytest.mark.parametrize("waits", [False, True])
