@@ -75,16 +75,17 @@ class FetchLimiter:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def refuse_session(self, request: ApiRequest) -> bytes:
+    def refuse_session(self, request: ApiRequest, now: float) -> bytes:
         """The answer to a request that goes on with a session of another connection, where resource groups limit it:
         its topics would not be known. b"": it is none.
 
         Raises:
             MalformedFrame: the request can't be read.
         """
-        if request.key != api.FETCH or not self._has_dispatch_limit(request):
+        if request.key != api.FETCH or not self._client.world.engine.groups.has_dispatch_limits:
             return b""
-        if "group" in self._client.observed_policies:
+        self._refresh_client(request, now)
+        if not self._has_dispatch_limit(request) or "group" in self._client.observed_policies:
             return b""
         session_id, epoch = fetch_request.read_session(request.buf, request.start, request.stop, request.version)
         if epoch <= 0 or session_id == self._session_id:
@@ -106,10 +107,7 @@ class FetchLimiter:
             return 0
         if self.muted_until > now:
             return None
-        client_id = produce_request.read_client_id(request.buf, request.start, request.stop)  # the header is the same
-        if client_id != client.client_id:
-            client.set_client_id(client_id)
-            client.refresh_limits(now)
+        self._refresh_client(request, now)
         charges, most = BY_BROKER_TOTAL if world.quotas.counts_fetches else 0, _LARGEST
         quota_limit = client.quota_limit
         has_quota = bool(quota_limit.consume_limiters or quota_limit.time_limiters)
@@ -143,6 +141,14 @@ class FetchLimiter:
             cap(request.buf, request.start, request.stop, request.version, max(1, most))
         self._owed_count += bool(has_quota or has_group)
         return charges
+
+    def _refresh_client(self, request: ApiRequest, now: float) -> None:
+        """Go by the client id of the request: limits and exemptions may be by it."""
+        client = self._client
+        client_id = produce_request.read_client_id(request.buf, request.start, request.stop)  # the header is the same
+        if client_id != client.client_id:
+            client.set_client_id(client_id)
+            client.refresh_limits(now)
 
     def _has_quota_room(self, quota_limit: ConnectionQuotaLimit, now: float) -> bool:
         """Whether client quotas let a Fetch pass now; otherwise it has to wait."""

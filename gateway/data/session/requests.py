@@ -371,7 +371,7 @@ class RequestHandler:
         elif self._admin.turn is not None or (key in world.control_queries.apis and concerns_control(request, world)):
             return self._admin.handle_request(request, now)
         if key in fetches.FETCH_APIS:
-            unknown = self._fetches.refuse_session(request)
+            unknown = self._fetches.refuse_session(request, now)
             if unknown:
                 return RequestStep(ANSWER, unknown)
             charges = self._fetches.admit_fetch(request, now)

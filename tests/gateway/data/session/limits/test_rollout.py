@@ -182,4 +182,15 @@ def test_consumers_of_a_group_that_are_not_in_leave_the_others_what_they_would_g
     assert got / 60 == pytest.approx(rate / 2, rel=0.25)
 
 
+def test_a_session_of_another_connection_is_refused_by_the_client_id_of_the_request() -> None:
+    """Of clients without a principal it says who is held. A Fetch may be the first request with it."""
+    on = Play()
+    groups = {"gold": GroupLimitValues(dispatch_bytes=1e9)}
+    on.world.set_groups(GroupSnapshot(1, groups, {"acme": "gold"}, enforce_percent=50), on.now)
+    for name in MANY:
+        is_held = rollout_place("User:ANONYMOUS", name) < 50
+        upstream, answered = connected(on).client(fetch(topics=(), client_id=name.encode(), session=(3, 1)))
+        assert (bool(upstream), bool(answered)) == (not is_held, is_held)
+
+
 LARGE = struct.pack(">q", 0) + struct.pack(">i", 99_988) + bytes(4) + b"\x02" + bytes(99_983)
