@@ -29,7 +29,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple, Protocol, cast
 
@@ -150,7 +150,7 @@ class MemoryOwner(MemoryUsage):
         self.connection_count = 0
         self.waiters: dict[MemoryWaiter, int] = {}
         self._waits: dict[int, MemoryWait] = {}
-        # A heap of needed bytes and numbers, in which those of waits that have ended remain until they come first.
+        # A heap of needed bytes and numbers, in which those of waits that have ended remain for a while.
         self._least_first: list[tuple[int, int]] = []
 
     def next_wait(self, share: float) -> MemoryWait | None:
@@ -177,8 +177,9 @@ class MemoryOwner(MemoryUsage):
         if number is None:
             return False
         del self._waits[number]
-        if not self._waits:
-            self._least_first.clear()
+        if len(self._least_first) > 2 * len(self._waits):  # one that needs least may wait for long, and others end
+            self._least_first = [each for each in self._least_first if each[1] in self._waits]
+            heapify(self._least_first)
         return True
 
 

@@ -255,6 +255,27 @@ def test_a_connection_that_ends_while_it_waits_leaves_its_turn(budget: MemoryBud
     assert not stays.inbound.waits_for_memory
 
 
+def test_waits_that_have_ended_leave_nothing_behind_while_another_goes_on(budget: MemoryBudget, crowd: Any) -> None:
+    """Clients may begin a frame, and go, for as long as one of them waits that needs less."""
+    holder = crowd("User:b", 100_000)
+    holder.account.charge_bytes(LIMIT)
+    stays = crowd("User:a", 200_000)
+    stays.send(100)
+    stays.receive()
+    assert stays.inbound.waits_for_memory
+    owner = stays.account.owner
+    for _ in range(200):
+        gone = Client(SharedReadBuffer(), budget, "User:a")
+        gone.announce(500_000, FIRST)
+        gone.send(100)
+        gone.receive()
+        assert gone.inbound.waits_for_memory
+        gone.close()
+    assert len(owner._least_first) < 20
+    holder.account.release_bytes(LIMIT)
+    assert not stays.inbound.waits_for_memory
+
+
 # --- any order --------------------------------------------------------------------------------------------------------
 
 
