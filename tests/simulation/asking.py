@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable
+from operator import itemgetter
 from typing import Any, Final
 
 from tests.simulation.clock import START_S, UNIX_S
@@ -52,7 +53,9 @@ class Asking:
         self._holds_clients = theme in ("group", "quota", "percent")  # whatever the topics
 
     async def ask(self, gateway: Gateway, client_id: str, topic: str, *, is_quiet: bool) -> None:
-        """`is_quiet`: no fault is at work, nor was lately."""
+        """`is_quiet`: no fault is at work, nor was lately. What took long to be answered, or isn't yet, may have been
+        held, though nobody was told to wait.
+        """
         judge = self._judge
         began = judge.now()
         answer = await gateway.ask("/v1/explain", f"topic={topic}&client_id={client_id}")
@@ -61,7 +64,8 @@ class Asking:
         judge.counts["explained"] += 1
         found: dict[str, Any] = json.loads(answer)
         times = list(judge.held_back.get((gateway.host, client_id, topic), ()))
-        unanswered = judge.unanswered(gateway.host, client_id, topic)
+        slow = [*judge.slow_answers.get((gateway.host, client_id, topic), ())]
+        slow += judge.unanswered(gateway.host, client_id, topic)
         where = f"{gateway.name}, {client_id}, {topic}"
         reasons = self._reasons | ({FENCE} if self._reasons else set())
         for held in found["held"]:
@@ -70,7 +74,7 @@ class Asking:
         if is_quiet:
             forgotten_s = times[0].at if len(times) == HELD_BACK else 0.0  # until when nothing is known
             times = [each for each in times if each.at <= began]
-            self._compare_times(found, times, forgotten_s, unanswered, began, where)
+            self._compare_times(found, times, forgotten_s, slow, began, where)
             if self._theme not in ("storage", "affected"):  # where limits are parts of what is configured
                 self._compare_limits(found, where)
 
@@ -79,7 +83,7 @@ class Asking:
         found: dict[str, Any],
         times: list[HeldBack],
         forgotten_s: float,
-        unanswered: list[HeldBack],
+        slow: list[HeldBack],
         now: float,
         where: str,
     ) -> None:
@@ -97,18 +101,18 @@ class Asking:
             if rule["since_ms"] is None:
                 continue
             since_s = rule["since_ms"] / 1000 - UNIX_S + START_S
-            mine, waiting = (
-                [each for each in many if rule["broker"] in (None, each.node_id)] for many in (times, unanswered)
+            mine, perhaps = (
+                [each for each in many if rule["broker"] in (None, each.node_id)] for many in (times, slow)
             )
-            if not mine or mine[-1].at + mine[-1].wait_s < now - PAUSE_S - PAUSE_SLACK_S:
-                if not waiting:
+            past_s = now - PAUSE_S - PAUSE_SLACK_S
+            if not mine or mine[-1].at + mine[-1].wait_s < past_s:
+                if not perhaps or perhaps[-1].at < past_s:
                     judge.accuse("explain", f"{where}: limited by {rule['name']} since {since_s:.3f}, but nobody was")
                 continue
-            earliest, _ = since_bounds([(each.sent_at, each.at) for each in mine])
+            spans = sorted(((each.sent_at, each.at) for each in (*mine, *perhaps)), key=itemgetter(1))
+            earliest, _ = since_bounds(spans)
             if earliest < forgotten_s + PAUSE_S + PAUSE_SLACK_S:
                 earliest = 0.0
-            if waiting:  # the gateway may hold them, since any time after they were sent
-                earliest = min(earliest, *(each.sent_at for each in waiting))
             latest = self._latest_since(mine, now, rule["name"])
             if not earliest - LATE_S <= since_s <= latest + LATE_S:
                 judge.accuse(

@@ -21,6 +21,7 @@ from tests.simulation.models.wire import Batch
 MAX_VIOLATIONS: Final = 50
 TRACE: Final = 4000  # events kept for a violation's context
 HELD_BACK: Final = 20_000  # moments kept of one client and topic
+SLOW_S: Final = 0.5  # an answer that took longer may have been held, though it doesn't say so
 WINDOW_S: Final = 30
 FAIR_SHARE: Final = 0.9  # of it each gateway gets at least, if it wants it
 OWED_S: Final = 3.0  # seconds' worth beyond a limit that may be paid back later, whenever others' demand ends
@@ -335,6 +336,7 @@ class Judge(Observer):
         self.held_back: defaultdict[tuple[str, str, str], deque[HeldBack]] = defaultdict(
             lambda: deque(maxlen=HELD_BACK)
         )
+        self.slow_answers = defaultdict[tuple[str, str, str], deque[HeldBack]](lambda: deque(maxlen=HELD_BACK))
         self.transactions = Transactions(self.accuse)
         self.rejected_bytes: Counter[tuple[str, str]] = Counter()  # that clients were told of, by host and topic
 
@@ -395,6 +397,9 @@ class Judge(Observer):
         self.tell("told", batch.attempt, error, offset)
         attempt = self._attempts[batch.attempt]
         attempt.told = error
+        if self.now() - attempt.sent_at > SLOW_S:
+            slow = HeldBack(self.now(), attempt.sent_at, attempt.node_id, 0.0, is_alone=False)
+            self.slow_answers[attempt.host, client.client_id, topic].append(slow)
         where = f"{client.profile.name} {client.number}, {topic}-{index}, records from {batch.first}, {batch.attempt}"
         if error == 0:
             if attempt.offset is None:
