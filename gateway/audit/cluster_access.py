@@ -6,17 +6,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 from confluent_kafka.admin import AdminClient
 
 from gateway.audit.errors import AuditError
-from gateway.kafka.describe import NO_ANSWER_ERRORS
+from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topic, make_admin_client
 from gateway.kafka.java_properties import InvalidPropertiesFile, translate_properties, use_java_names
 
 ANSWER_TIMEOUT_S: Final = 15.0  # how long brokers may take to answer, unless the properties say so
 ATTEMPT_S: Final = 1.0  # after which errors of connections are looked at
+
+_KAFKA_CHARACTERS: Final = str.maketrans("+/", "-_")
 
 _Answer = TypeVar("_Answer")
 _Client = TypeVar("_Client", Consumer, AdminClient)
@@ -24,6 +26,13 @@ _Client = TypeVar("_Client", Consumer, AdminClient)
 
 class UntranslatableProperty(AuditError):
     """Java's client has it, librdkafka hasn't."""
+
+
+class TopicIdentity(NamedTuple):
+    """A topic, for as long as it exists: one made again under its name has another id."""
+
+    topic_id: str  # as Kafka prints it
+    partitions: int
 
 
 class ClusterAccess:
@@ -97,3 +106,34 @@ class ClusterAccess:
                 " security.protocol match, and can its advertised listeners be reached from here?"
             )
         return f"{self.servers}: {error.name()}: {' '.join(error.str().split())}"
+
+
+def identify_topic(bootstrap_servers: str, topic: str, properties: Mapping[str, str]) -> TopicIdentity:
+    """A topic as of now. `properties`: the Java client's.
+
+    Raises:
+        UntranslatableProperty: one of them.
+        AuditError: no broker answers, no such topic, not allowed.
+    """
+    access = ClusterAccess(bootstrap_servers, properties)
+    admin = access.open_client(make_admin_client, {})
+    try:
+        access.ask(admin, lambda: admin.list_topics(topic, timeout=ATTEMPT_S))  # tells what is wrong with connections
+        found = describe_topic(admin, topic, access.timeout_s)
+    except KafkaException as error:
+        if error.args[0].code() in NO_TOPIC_ERRORS:
+            raise AuditError(missing_topic_text(topic, bootstrap_servers)) from None
+        raise AuditError(access.explain_failure(error.args[0])) from None
+    except TimeoutError:
+        raise AuditError(access.explain_failure(KafkaError(KafkaError._TIMED_OUT))) from None
+    return TopicIdentity(read_topic_id(found.topic_id), len(found.partitions))
+
+
+def missing_topic_text(topic: str, bootstrap_servers: str) -> str:
+    """To say to a user who asks for a topic that isn't there."""
+    return f"topic {topic} does not exist at {bootstrap_servers}"
+
+
+def read_topic_id(topic_id: Uuid) -> str:
+    """As Kafka prints it: librdkafka's text has two other characters."""
+    return str(topic_id).translate(_KAFKA_CHARACTERS)

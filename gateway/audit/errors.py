@@ -8,7 +8,7 @@ RECORDS_GONE: Final = (
     "records that were there at the start are gone (retention removed them, or the topic was recreated): run again, and"
     " give the topic a longer retention"
 )
-NO_JVM_TEXT: Final = "SPARK_REMOTE: Spark Connect does not give this command Spark's JVM, which it needs"
+NO_CONNECT_TEXT: Final = "SPARK_REMOTE: not by Spark Connect; by spark-submit, or on one machine"
 _MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
 # Innermost, and yet not what went wrong.
@@ -30,13 +30,21 @@ def explain_error(error: BaseException) -> str:
     if isinstance(error, OSError) and full is not None:  # not Java's: its tables and files to sort aren't at fault
         return f"{error.filename or 'standard output'}: can't be written: {error.strerror}"
     if full is not None:
-        return (
-            f"the disk is full ({_first_line(full)}): it needs room for the tables, and in spark.local.dir for sorting"
-        )
+        return _full_disk_text(_first_line(full))
     for name, text in reversed(chain):
         if text.strip() and name not in _UNINFORMATIVE_ERRORS:
             return f"{name.rpartition('.')[2]}: {_first_line(text)}"
     return f"{type(error).__name__}: {_first_line(str(error)) if str(error).strip() else 'no message'}"
+
+
+def explain_storage_error(place: str, error: Exception) -> str:
+    """The failure of deltalake's in a place, in one line."""
+    said = " ".join(str(error).split())
+    return _full_disk_text(said) if "No space left on device" in said else f"{place}: {said[:_MAX_MESSAGE_CHARS]}"
+
+
+def _full_disk_text(said: str) -> str:
+    return f"the disk is full ({said}): it needs room for the tables, and in spark.local.dir for sorting"
 
 
 def list_causes(error: BaseException) -> list[tuple[str, str]]:

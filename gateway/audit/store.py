@@ -1,5 +1,5 @@
-# The audit's tables where they lie: Delta Lake tables in any directory that Hadoop's file systems reach. Stream, upkeep
-# and readers all go through here.
+# The audit's tables where they lie: Delta Lake tables in a directory, or in an object store. Stream, upkeep and readers
+# all go through here.
 #
 # One table, `records`, holds a row for each record of the topic, and all that readers see follows from it: so a batch
 # is one commit of Delta Lake's, and counts whole or not at all. Two facts that are not rows are Delta's transaction
@@ -9,27 +9,29 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import random
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from py4j.java_gateway import JavaObject
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
 from gateway.audit.columns import WINDOW_LENGTHS
-from gateway.audit.errors import AuditError, explain_error, list_causes
+from gateway.audit.errors import AuditError, explain_error, explain_storage_error, list_causes
 from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import connector, schema
 from gateway.audit.tables import layout, table_log
+from gateway.audit.tables.storage import StorageDirectory, find_storage_options, local_path, qualify_path
+from gateway.audit.tables.table_version import CommitConflict, TableVersion, added_file
 
 _LOCK_FILE: Final = ".lock"
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
@@ -41,8 +43,7 @@ BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "par
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
 _MADE_SUFFIX: Final = ".made.zstd.parquet"  # of files that no engine but ours has written
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
-# Object stores have no rename that is one step, but a file appears there only when it is complete.
-_SCHEMES_WITHOUT_RENAME: Final = ("s3a", "s3", "gs", "oss", "cosn", "obs")
+_MAX_FILES_READ: Final = 2000  # one by one; beyond, reading the table costs less
 
 LifeKey = tuple[str, str, int]  # schema.BOOT
 
@@ -63,114 +64,47 @@ class _LifeReach(NamedTuple):
 _NO_LIFE: Final = _LifeReach(-2, 0, 0)
 
 
-class CommitConflict(Exception):
-    """Another writer has changed the same rows meanwhile, and this commit was not made."""
-
-
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def utc_day_column(column: str) -> Column:
     """The UTC date of Unix milliseconds, whatever the session's time zone."""
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(F.col(column) / table_log.DAY_MS).cast("int"))
 
 
-class HadoopDirectory:
-    """A directory on any file system that Hadoop knows."""
+class AuditTables:
+    """One set of tables, as they are whenever they are asked; `pin_version` gives them as they are now."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self._jvm = jvm
-        try:
-            path = jvm.org.apache.hadoop.fs.Path(root)
-            # An own instance: the shared one would stop writing checksums for everybody.
-            conf = spark._jsparkSession.sessionState().newHadoopConf()
-            self._fs = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), conf)
-            self._fs.setWriteChecksum(False)
-            self.root = str(self._fs.makeQualified(path).toString()).rstrip("/")
-        except Py4JJavaError as error:
-            raise AuditError(f"{root} can't be reached: {explain_error(error)}") from None
-
-    def _hadoop_path(self, name: str) -> JavaObject:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{name}" if name else self.root)
-
-    def read_file(self, name: str) -> bytes | None:
-        """The contents of a file; None: there is no such file."""
-        try:
-            stream = self._fs.open(self._hadoop_path(name))
-            try:
-                return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
-        except Py4JJavaError as error:
-            if str(error.java_exception.getClass().getName()) == "java.io.FileNotFoundException":
-                return None
-            raise
-
-    def write_file(self, name: str, contents: bytes) -> None:
-        """A new file that is there whole or not at all."""
-        direct = self.root.partition(":")[0] in _SCHEMES_WITHOUT_RENAME
-        written = name if direct else f".tmp-{uuid.uuid4().hex}-{name}"
-        stream = self._fs.create(self._hadoop_path(written), True)
-        try:
-            stream.write(contents)
-            if not direct:
-                stream.hsync()
-        finally:
-            stream.close()
-        if not direct and not self._fs.rename(self._hadoop_path(written), self._hadoop_path(name)):
-            raise AuditError(f"{self.root}/{name} could not be written")
-
-    def replace_file(self, name: str, contents: bytes) -> None:
-        """The same, of whatever name; who is killed amid it may leave none of it."""
-        self._fs.delete(self._hadoop_path(name), False)
-        self.write_file(name, contents)
-
-    def add_file(self, name: str, contents: bytes) -> None:
-        """A new file, where nobody looks at it before it is complete."""
-        stream = self._fs.create(self._hadoop_path(name), False)
-        try:
-            stream.write(contents)
-        finally:
-            stream.close()
-
-    def count_files(self, name: str) -> int:
-        """The number of files in a directory and below; it has to exist."""
-        return int(self._fs.getContentSummary(self._hadoop_path(name)).getFileCount())
-
-
-class AuditTables:
-    """One set of tables, as they are whenever they are asked; `pin_snapshot` gives them as they are now."""
-
-    def __init__(self, spark: SparkSession, root: str, moment: Any = None) -> None:
-        """`moment`: a snapshot of the table `records` by Delta Lake; None: always the latest."""
         self.spark = spark
-        self.root = root
-        self._pinned_snapshot = moment
-        self._directories: dict[str, HadoopDirectory] = {}
+        self.root = qualify_path(spark, root)
+        self._options = find_storage_options(spark)
+        self._pinned: TableVersion | None = None  # of the table `records`; None: always its newest version
 
-    def pin_snapshot(self) -> AuditTables:
+    def pin_version(self) -> AuditTables:
         """The same, whatever a stream adds and an upkeep expires from now on: for reads that must agree."""
-        pinned = AuditTables(self.spark, self.root, self._latest_snapshot(table_log.RECORDS_TABLE))
-        pinned._directories = self._directories
+        pinned = copy(self)
+        pinned._pinned = self._records
         return pinned
 
     @property
     def table_id(self) -> str:
         """Delta Lake's own, which tables made anew in the same place don't share."""
-        return str(self._latest_snapshot(table_log.RECORDS_TABLE).metadata().id())
+        return self._records.id
 
     @property
     def records_version(self) -> int:
         """Delta Lake's version of the table `records`."""
-        return int(self._latest_snapshot(table_log.RECORDS_TABLE).version())
+        return self._records.version
 
     def layout_property(self) -> str:
-        """The version of the layout that the tables were made with, as the table has it."""
-        properties = self._latest_snapshot(table_log.RECORDS_TABLE).metadata().configuration()
-        return str(properties.apply(table_log.LAYOUT_PROPERTY))
+        """The version of the layout that the tables were made with, as the table has it; "" where it has none."""
+        return self._records.properties.get(table_log.LAYOUT_PROPERTY) or ""
+
+    def open_directory(self, root: str) -> StorageDirectory:
+        """A directory, wherever it is, reached as the tables are.
+
+        Raises:
+            AuditError: it can't be.
+        """
+        return StorageDirectory(qualify_path(self.spark, root), self._options)
 
     def sql_path(self, table: str) -> str:
         """The place of one of Delta's tables, as SQL takes it."""
@@ -181,8 +115,8 @@ class AuditTables:
 
         With `since`, a version of Delta Lake's, at least those that came after it.
         """
-        if self._pinned_snapshot is None:  # the horizon and the rows have to be of one version
-            return self.pin_snapshot().load_records(since)
+        if self._pinned is None:  # the horizon and the rows have to be of one version
+            return self.pin_version().load_records(since)
         horizon = F.lit(self.first_kept_day() or "0001-01-01").cast("date")
         found = self._load_added(since)
         for field in layout.RECORDS_SCHEMA:  # tables that no stream has written to since a column was added
@@ -201,7 +135,7 @@ class AuditTables:
 
     def table_exists(self, table: str) -> bool:
         """Whether one of Delta's tables has been written."""
-        return int(self._latest_snapshot(table).version()) >= 0
+        return self._find_version(table) is not None
 
     def first_kept_day(self) -> str:
         """The first day whose usage is not expired, "" for none."""
@@ -210,12 +144,7 @@ class AuditTables:
 
     def committed_version(self, identifier: str) -> int:
         """The last version that was committed under a transaction identifier, 0 for none."""
-        return self._transaction_version(self._latest_snapshot(table_log.RECORDS_TABLE), identifier)
-
-    @staticmethod
-    def _transaction_version(moment: Any, identifier: str) -> int:
-        versions = moment.transactions()
-        return int(versions.apply(identifier)) if versions.contains(identifier) else 0
+        return self._records.committed_version(identifier)
 
     def append_records(self, records: DataFrame, identifier: str, version: int) -> None:
         """Add records and note the version, in one commit; nothing is done where the version is not a later one.
@@ -236,44 +165,48 @@ class AuditTables:
         """The same as write_rollup of one of WINDOW_LENGTHS, whose new rows are files already; with `is_replaced` they
         take the place of all others.
         """
-        moment = self._latest_snapshot(table)
-        found = set(moment.schema().fieldNames()) if int(moment.version()) >= 0 else set()
-        if not found >= set(layout.USAGE_SUMS_SCHEMA.names):  # a new table, or one from before a column was added
+        found = self._find_version(table)
+        if found is None or not found.column_names >= set(layout.USAGE_SUMS_SCHEMA.names):  # from before one was added
             none = self.spark.createDataFrame([], layout.USAGE_SUMS_SCHEMA)
             with self._lock_writers(), translate_conflicts():
                 self._rollup_writer(table, none, "append").save(f"{self.root}/{table}")
-        self._commit_files(table, files, table_log.ROLLUP, 2 * step, is_replaced)
+        self._commit_files(table, files, table_log.ROLLUP, 2 * step, is_replacement=is_replaced)
 
     def _commit_files(
-        self, table: str, files: Iterable[TableFile], identifier: str, version: int, is_replaced: bool = False
+        self, table: str, files: Iterable[TableFile], identifier: str, version: int, *, is_replacement: bool = False
     ) -> None:
-        directory = self._table_directory(table)
-        jvm: Any = self.spark.sparkContext._jvm
-        delta = jvm.org.apache.spark.sql.delta
-        actions = jvm.java.util.ArrayList()
-        for action in [*(_add_file(directory, each) for each in files), _note_version(identifier, version)]:
-            actions.add(delta.actions.Action.fromJson(json.dumps(action)))
-        with self._lock_writers(), translate_conflicts():
-            transaction = delta.DeltaLog.forTable(self.spark._jsparkSession, directory.root).startTransaction()
-            if transaction.txnVersion(identifier) >= version:
-                return
-            for file in transaction.snapshot().allFiles().collectAsList() if is_replaced else ():
-                actions.add(file.remove())
-            operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-            transaction.commit(jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation)
+        added = []
+        directory = StorageDirectory(f"{self.root}/{table}", self._options)
+        for file in files:
+            day = table_log.iso_day(file.day)
+            path = f"date={day}/part-{uuid.uuid4()}{_MADE_SUFFIX}"
+            directory.write_file(path, file.contents)
+            added.append(added_file(path, day, len(file.contents), file.stats))
+        with self._lock_writers():
+            newest = self._open_newest(table)
+            if newest is None:
+                raise AuditError(table_log.missing_tables_text(self.root))
+            try:
+                newest.commit(added, identifier, version, is_replacement=is_replacement)
+            except (DeltaError, OSError) as error:
+                raise AuditError(explain_storage_error(f"{self.root}/{table}", error)) from error
 
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
-        moment = self._latest_snapshot(table)
-        return self._transaction_version(moment, table_log.ROLLUP) // 2, int(moment.version())
+        found = self._find_version(table)
+        return (0, -1) if found is None else (found.committed_version(table_log.ROLLUP) // 2, found.version)
 
     def table_bytes(self, table: str) -> int:
         """The size of the files of one of Delta's tables."""
-        return int(self._latest_snapshot(table).sizeInBytes())
+        return sum(file["size_bytes"] for file in self._list_files(table))
 
     def count_live_files(self, table: str) -> int:
         """Those that a reader of one of Delta's tables as of now reads."""
-        return int(self._latest_snapshot(table).numOfFiles())
+        return len(self._list_files(table))
+
+    def _list_files(self, table: str) -> list[dict[str, Any]]:
+        found = self._find_version(table)
+        return [] if found is None else found.describe_files()
 
     def load_version(self, table: str, version: int) -> DataFrame:
         """All rows of one of Delta's tables in that version."""
@@ -322,12 +255,6 @@ class AuditTables:
         """Its kind, for a report."""
         return table_log.describe_tables(self.root, self.first_kept_day())
 
-    def _table_directory(self, table: str) -> HadoopDirectory:
-        # Kept: Hadoop keeps each that is made.
-        if table not in self._directories:
-            self._directories[table] = HadoopDirectory(self.spark, f"{self.root}/{table}")
-        return self._directories[table]
-
     @contextmanager
     def _lock_writers(self) -> Iterator[None]:
         """Hold all other writers off, on file systems of the operating system.
@@ -335,11 +262,11 @@ class AuditTables:
         Delta Lake looks there whether a version of its log exists, and then renames: between the two another process
         may write the same version, and one of them is lost. Other file systems refuse to make a file twice.
         """
-        scheme, _, path = self.root.partition(":")
-        if scheme != "file":
+        path = local_path(self.root)
+        if path is None:
             yield
             return
-        directory = Path("/" + path.lstrip("/"))
+        directory = Path(path)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             file = (directory / _LOCK_FILE).open("a")
@@ -349,73 +276,71 @@ class AuditTables:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _latest_snapshot(self, table: str) -> Any:
-        # Delta Lake has no SQL for this: its transaction identifiers.
-        if table == table_log.RECORDS_TABLE and self._pinned_snapshot is not None:
-            return self._pinned_snapshot
-        jvm: Any = self.spark.sparkContext._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog
-        return log.forTableWithSnapshot(self.spark._jsparkSession, f"{self.root}/{table}")._2()
+    @property
+    def _records(self) -> TableVersion:
+        found = self._find_version(table_log.RECORDS_TABLE)
+        if found is None:
+            raise AuditError(table_log.missing_tables_text(self.root))
+        return found
+
+    def _find_version(self, table: str) -> TableVersion | None:
+        is_pinned = table == table_log.RECORDS_TABLE and self._pinned is not None
+        return self._pinned if is_pinned else self._open_newest(table)
+
+    def _open_newest(self, table: str) -> TableVersion | None:
+        try:
+            return TableVersion(f"{local_path(self.root) or self.root}/{table}", self._options)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise AuditError(explain_storage_error(f"{self.root}/{table}", error)) from error
 
     def list_made_files(self, since: int) -> list[dict[str, Any]] | None:
-        """The files of kept days that are there now and were not in version `since`: `path`, and `stats` as FileMaker
-        gives them. None: not all are files that tasks made whole (append_files), or they are too many.
+        """The files of kept days that are there now and were not in version `since`, as TableVersion has them.
+        None: not all are files that tasks made whole (append_files), or they are too many.
         """
-        snapshot: Any = self._pinned_snapshot
-        files = self._find_added(since)
-        if files is None:
-            if int(snapshot.numOfFiles()) > table_log.MAX_COMMITS_LISTED:
-                return None
-            files = snapshot.allFiles().collectAsList()
-        found = [(str(file.path()), str(file.stats()), file.deletionVector() is None) for file in files]
-        if not all(path.endswith(_MADE_SUFFIX) and is_whole for path, _, is_whole in found):
+        files = self._find_plain_files(since)
+        if files is None or not all(file["path"].endswith(_MADE_SUFFIX) for file in files):
             return None
         horizon = self.first_kept_day()
-        kept = [(path, stats) for path, stats, _ in found if path.removeprefix("date=")[: len(horizon)] >= horizon]
-        return [{"path": path, "stats": json.loads(stats)} for path, stats in kept]
+        return [file for file in files if file["path"].removeprefix("date=")[: len(horizon)] >= horizon]
 
     def load_contents(self, paths: Sequence[str]) -> DataFrame | None:
         """A row with the `content` of each of these files of `records`; None: their place can't be said to Spark."""
-        root = f"{self.root}/{table_log.RECORDS_TABLE}"
-        if set(root) & set("*?[]{}\\"):
+        if not self._is_nameable:
             return None
         if not paths:
             return self.spark.createDataFrame([], "content binary")
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # and no partitions
-        return reader.load([f"{root}/{path}" for path in paths]).select("content")
+        return reader.load([self._file_path(path) for path in paths]).select("content")
+
+    @property
+    def _is_nameable(self) -> bool:
+        """Spark takes each path for a pattern."""
+        return not set(self.root) & set("*?[]{}\\")
+
+    def _file_path(self, path: str) -> str:
+        return f"{self.root}/{table_log.RECORDS_TABLE}/{path}"
 
     def _load_added(self, since: int) -> DataFrame:
         """The files of `records` that are there now and were not in version `since`; all, where that isn't known."""
-        snapshot: Any = self._pinned_snapshot
-        files = self._find_added(since)
+        files = self._find_plain_files(since) if since >= 0 and self._is_nameable else None
         if files is None:
-            return self._load_table(table_log.RECORDS_TABLE, int(snapshot.version()))
-        jvm: Any = self.spark.sparkContext._jvm
-        chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
-        frame = snapshot.deltaLog().createDataFrame(snapshot, chosen, False, jvm.scala.Option.empty())
-        return DataFrame(frame, self.spark)
+            return self._load_table(table_log.RECORDS_TABLE, self._records.version)
+        if not files:
+            return self.spark.createDataFrame([], layout.RECORDS_SCHEMA)
+        reader = self.spark.read.schema(layout.RECORDS_SCHEMA).option("basePath", self._file_path(""))
+        return reader.parquet(*(self._file_path(file["path"]) for file in files))
 
-    def _find_added(self, since: int) -> Any:
-        """Delta Lake's list of the same files; None: that isn't known."""
-        snapshot: Any = self._pinned_snapshot
-        version = int(snapshot.version())
-        is_listed = since >= 0 and version - since <= table_log.MAX_COMMITS_LISTED
-        paths = self._list_added(since, version) if is_listed else None
-        if paths is None:
+    def _find_plain_files(self, since: int) -> list[dict[str, Any]] | None:
+        """TableVersion.find_added of `records`, or all files where that isn't known. None: they don't hold the table's
+        rows alone, or are too many.
+        """
+        if self._records.reader_features:
             return None
-        listed = ", ".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
-        return snapshot.allFiles().where(f"path in ({listed})" if paths else "false").collectAsList()
-
-    def _list_added(self, since: int, version: int) -> list[str] | None:
-        """The files that the commits after `since` added; None: the log has let go of one of these commits."""
-        files = HadoopDirectory(self.spark, f"{self.root}/{table_log.RECORDS_TABLE}/_delta_log")
-        found: list[str] = []
-        for number in range(since + 1, version + 1):
-            commit = files.read_file(table_log.commit_file(number))
-            if commit is None:
-                return None
-            found += table_log.list_added(commit)
-        return found
+        found = self._records.find_added(since)
+        files = self._records.describe_files() if found is None else found
+        return files if len(files) <= _MAX_FILES_READ else None
 
     def _load_table(self, table: str, version: int | None = None) -> DataFrame:
         reader = self.spark.read.format("delta")
@@ -517,8 +442,6 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     Raises:
         AuditError: there are none, or of a newer layout; Spark has no Delta Lake.
     """
-    _check_delta_lake(spark)
-    root = HadoopDirectory(spark, root).root
     tables = AuditTables(spark, root)
     if make and not tables.table_exists(table_log.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
@@ -526,14 +449,14 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
         values |= dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)
         values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in BOUNDED_COLUMNS)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
-        tables.run_statement(
-            f"CREATE TABLE IF NOT EXISTS {tables.sql_path(table_log.RECORDS_TABLE)} ({columns}) USING delta PARTITIONED"
-            " BY (date)"
-            f" TBLPROPERTIES ({properties})"
-        )
-    if not tables.table_exists(table_log.RECORDS_TABLE):
-        raise AuditError(table_log.missing_tables_text(root))
-    table_log.check_layout(root, tables.layout_property())
+        with _explained_absence(spark):
+            tables.run_statement(
+                f"CREATE TABLE IF NOT EXISTS {tables.sql_path(table_log.RECORDS_TABLE)} ({columns}) USING delta"
+                f" PARTITIONED BY (date) TBLPROPERTIES ({properties})"
+            )
+    table_log.check_layout(tables.root, tables.layout_property())
+    with _explained_absence(spark):
+        tables.load_records().schema  # noqa: B018 - for which Spark looks for Delta Lake
     return tables
 
 
@@ -561,36 +484,29 @@ def filter_by_day(records: DataFrame, from_ms: int | None, to_ms: int | None) ->
 
 @contextmanager
 def translate_conflicts() -> Iterator[None]:
-    """Delta Lake's errors of two writers in each other's way become a Conflict."""
+    """Delta Lake's errors of two writers in each other's way become a CommitConflict."""
     try:
         yield
-    except Py4JJavaError as error:
-        if any(name.startswith("io.delta.exceptions.") for name, _ in list_causes(error)):
+    except (Py4JJavaError, PySparkException) as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if (condition or "").startswith("DELTA_CONCURRENT") or any(
+            name.startswith("io.delta.exceptions.") for name, _ in list_causes(error)
+        ):
             raise CommitConflict(explain_error(error)) from error
         raise
 
 
-def _check_delta_lake(spark: SparkSession) -> None:
-    jvm: Any = spark.sparkContext._jvm
+@contextmanager
+def _explained_absence(spark: SparkSession) -> Iterator[None]:
+    """Spark's error without Delta Lake becomes an AuditError."""
     try:
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        jvm.java.lang.Class.forName("io.delta.sql.DeltaSparkSessionExtension", True, loader)
-    except Py4JJavaError:
-        package = connector.DELTA_LAKE.name_package(spark.version)
-        raise AuditError(f"Spark has no Delta Lake: under spark-submit add {package} to --packages") from None
-
-
-def _add_file(table: HadoopDirectory, file: TableFile) -> dict[str, Any]:
-    """Write it, and give the action that adds it."""
-    day = table_log.iso_day(file.day)
-    path = f"date={day}/part-{uuid.uuid4()}{_MADE_SUFFIX}"
-    table.add_file(path, file.contents)
-    told = {"path": path, "partitionValues": {"date": day}, "size": len(file.contents), "stats": file.stats}
-    return {"add": told | {"modificationTime": now_ms(), "dataChange": True}}
-
-
-def _note_version(identifier: str, version: int) -> dict[str, Any]:
-    return {"txn": {"appId": identifier, "version": version, "lastUpdated": now_ms()}}
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition == "DATA_SOURCE_NOT_FOUND" or "io.delta.sql" in str(error):
+            package = connector.DELTA_LAKE.name_package(spark.version)
+            raise AuditError(f"Spark has no Delta Lake: under spark-submit add {package} to --packages") from None
+        raise
 
 
 def _life_key(row: Row) -> LifeKey:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from gateway.audit.cluster_access import ATTEMPT_S, ClusterAccess, UntranslatableProperty
+from gateway.audit.cluster_access import ATTEMPT_S, ClusterAccess, UntranslatableProperty, missing_topic_text
 from gateway.audit.errors import RECORDS_GONE, AuditError
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 
@@ -132,5 +132,5 @@ class TopicRange:
         if code == KafkaError._AUTO_OFFSET_RESET or (code in NO_TOPIC_ERRORS and is_reading):
             return RECORDS_GONE
         if code in NO_TOPIC_ERRORS:
-            return f"topic {self.topic} does not exist at {self._access.servers}"
+            return missing_topic_text(self.topic, self._access.servers)
         return self._access.explain_failure(error, READ_TIMEOUT_S if is_reading else None)

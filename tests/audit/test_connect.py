@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from gateway import embedded
-from gateway.audit import cli
 from gateway.audit.addresses import check_remote
 from gateway.audit.errors import AuditError
 from gateway.audit.spark import connector
+from gateway.audit.store import AuditTables
+from gateway.audit.stream.stream import StreamPlan, run_stream
 from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic
@@ -42,12 +44,16 @@ def server() -> Iterator[str]:
     for package in ("pandas", "grpc", "grpc_status"):
         pytest.importorskip(package)
     port = find_free_port()
-    jars = connector.provide_jars([connector.KAFKA_CONNECTOR], pyspark.__version__)
+    jars = connector.provide_jars([connector.KAFKA_CONNECTOR, connector.DELTA_LAKE], pyspark.__version__)
     settings = {
         "spark.connect.grpc.binding.address": embedded.HOST,
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", ",".join(map(str, jars))]
@@ -72,8 +78,12 @@ def _listens(port: int) -> bool:
 
 
 def _audit(*args: str, remote: str | None = None) -> str:
+    return _run(*args, "--format", "json", remote=remote)
+
+
+def _run(*args: str, remote: str | None = None) -> str:
     environment = os.environ | ({} if remote is None else {"SPARK_REMOTE": remote})
-    command = [sys.executable, "-m", "gateway", "audit", *args, "--format", "json", "--quiet"]
+    command = [sys.executable, "-m", "gateway", "audit", *args, "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -97,13 +107,33 @@ def test_a_server_answers_as_this_machine_does(server: str, kafka: EmbeddedClust
     assert _audit(*question, remote=server) == _audit(*question)
 
 
+@pytest.mark.full
+@pytest.mark.kafka
+def test_a_server_asks_and_keeps_tables(server: str, kafka: EmbeddedCluster, tmp_path: Path) -> None:
+    create_topic(kafka, "connect-tables", 2)
+    producer, tables = Producer({"bootstrap.servers": kafka.bootstrap_servers}), str(tmp_path / "tables")
+    for number, line in enumerate(LINES):
+        producer.produce("connect-tables", line, partition=number % 2)
+    assert producer.flush(30) == 0
+    reading = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", "connect-tables", "--max-records", "25"]
+    _run("stream", *reading, "--output", tables)
+    assert " files became 1; " in _run("compact", tables, remote=server)
+    for question in (["--by", "reason", "--window", "1m"], ["top", "--by", "client_id"]):
+        asked = [*question, "--tables", tables]
+        assert _audit(*asked, remote=server) == _audit(*asked, "--engine", "local")
+
+
 def test_a_server_that_does_not_answer_is_named_without_its_token() -> None:
     port = find_free_port()
     with pytest.raises(AuditError, match=rf"^SPARK_REMOTE: no Spark Connect server at 127\.0\.0\.1:{port} \([^;]*\)$"):
         check_remote(f"sc://127.0.0.1:{port}/;token=not-to-be-seen")
 
 
-def test_what_needs_a_jvm_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
-    assert cli.main(["--tables", "/nowhere", "--quiet"]) == cli.FAILED
-    assert "Spark Connect does not give this command Spark's JVM" in capsys.readouterr().err
+@pytest.mark.full
+def test_what_a_server_can_not_do_says_so(server: str, tmp_path: Path) -> None:
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    try:
+        with pytest.raises(AuditError, match=r"^stream: SPARK_REMOTE: not by Spark Connect; by spark-submit"):
+            run_stream(spark, AuditTables(spark, str(tmp_path)), StreamPlan("localhost:1", "usage", {}, str(tmp_path)))
+    finally:
+        spark.stop()

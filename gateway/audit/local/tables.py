@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import duckdb
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from gateway.audit.answers import windows
@@ -40,6 +38,7 @@ from gateway.audit.records import decoding
 from gateway.audit.records.decoding import RecordRow, RecordSpread, RecordVolume, UsageRecord
 from gateway.audit.tables import table_log
 from gateway.audit.tables.table_log import DAY_MS, RollupStep, iso_day
+from gateway.audit.tables.table_version import TableVersion
 from policies import usage
 
 _FETCHED_ROWS = _HELD_ROWS = 10_000
@@ -100,7 +99,7 @@ class UnreadableFeature(AuditError):
     """The tables need more of Delta Lake than there is without Spark."""
 
 
-class _DeltaFiles:
+class _DeltaFiles(TableVersion):
     """One of Delta's tables in its newest version.
 
     Raises:
@@ -108,44 +107,21 @@ class _DeltaFiles:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
         self._folder = folder
-        self.log = DeltaTable(str(folder))
-        protocol = self.log.protocol()
-        if protocol.min_reader_version > 1:
-            features = ", ".join(protocol.reader_features or ()) or f"reader version {protocol.min_reader_version}"
+        if self.reader_features:
             raise UnreadableFeature(
-                f"{folder} has features that only Spark reads here ({features}): use --engine spark"
+                f"{folder} has features that only Spark reads here ({self.reader_features}): use --engine spark"
             )
-        self.version = self.log.version()
-        self.id = str(self.log.metadata().id)
-        root = str(self.log.table_uri).removeprefix("file://").rstrip("/")
-        self._paths = [uri.removeprefix("file://").removeprefix(f"{root}/") for uri in self.log.file_uris()]
-
-    def committed_version(self, identifier: str) -> int:
-        """The last version that was committed under a transaction identifier, 0 for none."""
-        return self.log.transaction_version(identifier) or 0
 
     def list_files(self, since: int = -1) -> list[str]:
-        """All files, or with `since` at least those that later versions added."""
-        added = self._find_added(since)
-        return [path for path in self._paths if added is None or unquote(path) in added]
+        """All files, or those that were not there in version `since`, where that is known."""
+        added = self.find_added(since)
+        return [str(file["path"]) for file in (self.describe_files() if added is None else added)]
 
     def size(self, paths: Iterable[str]) -> int:
         """Bytes of these files."""
         return sum((self._folder / path).stat().st_size for path in paths)
-
-    def _find_added(self, since: int) -> set[str] | None:
-        """None: any may be, as the log has let go of a commit, or has too many."""
-        if since < 0 or self.version - since > table_log.MAX_COMMITS_LISTED:
-            return None
-        found: set[str] = set()
-        for version in range(since + 1, self.version + 1):
-            try:
-                commit = (self._folder / "_delta_log" / table_log.commit_file(version)).read_bytes()
-            except FileNotFoundError:
-                return None
-            found.update(unquote(path) for path in table_log.list_added(commit))
-        return found
 
     def select(self, columns: Mapping[str, str], paths: Sequence[str], days: Sequence[TimeRange] = ()) -> str:
         """A query for these columns of some of the files; `days`: of the days where intervals of these times are."""
@@ -199,7 +175,7 @@ class LocalTables:
             if records is None:
                 raise AuditError(table_log.missing_tables_text(root))
             self._records = records
-            table_log.check_layout(root, records.log.metadata().configuration[table_log.LAYOUT_PROPERTY])
+            table_log.check_layout(root, records.properties.get(table_log.LAYOUT_PROPERTY) or "")
             expired = records.committed_version(table_log.EXPIRED)
             self._first_day = iso_day(expired) if expired else ""
             self._rollups = self._fit_rollups(*rollups)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Node, TopicPartition, Uuid
+from confluent_kafka import KafkaError, KafkaException, Node, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from gateway.audit.cluster_access import ATTEMPT_S, ClusterAccess
+from gateway.audit.cluster_access import ATTEMPT_S, ClusterAccess, read_topic_id
 from gateway.audit.errors import AuditError
 from gateway.audit.reconcile.reconcile import LogSnapshot, PartitionLog, ReconciledTopicLog
 from gateway.kafka.access import InvalidProperties
@@ -39,7 +39,6 @@ _SETTINGS: Final = ("compression.type", "cleanup.policy", "remote.storage.enable
 # Of what was elsewhere a moment ago, or will be there in a moment.
 _PASSING_ERRORS: Final = NO_TOPIC_ERRORS | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 _RETRY_S: Final = 0.2
-_KAFKA_CHARACTERS: Final = str.maketrans("+/", "-_")
 _ALLOW_DESCRIBE: Final = ": allow this principal Describe on the cluster"
 
 PartitionName = tuple[str, int]  # topic, partition
@@ -188,11 +187,6 @@ def find_leaders(described: Mapping[str, Any]) -> dict[PartitionName, Node]:
                 raise AuditError(f"partition {name}-{partition.id} has no leader: its log can't be seen now")
             found[name, partition.id] = partition.leader
     return found
-
-
-def read_topic_id(topic_id: Uuid) -> str:
-    """As Kafka prints it: librdkafka's text has two other characters."""
-    return str(topic_id).translate(_KAFKA_CHARACTERS)
 
 
 def measure_logs(

@@ -1,6 +1,6 @@
-# What brokers are asked about the usage topic by the Java client that Spark's connector brings along, so that every
-# kafka.* property means the same here as in the job that reads the topic: librdkafka has no JKS and PKCS12 files, no
-# login modules and no TLS factories (gateway/kafka/java_properties.py refuses them), and its wheels no Kerberos.
+# What brokers are asked about the usage topic where librdkafka can't: by the Java client that Spark's connector brings
+# along. librdkafka has no JKS files, no login modules and no TLS factories (gateway/kafka/java_properties.py refuses
+# them), and its wheels no Kerberos. PySpark has no API for this, so it needs Spark's JVM, which Spark Connect hasn't.
 #
 # The client is driven from Python, a call into the JVM at a time: nothing here asks for more than a handful per
 # partition.
@@ -15,20 +15,21 @@ from py4j.java_gateway import JavaClass, JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error, list_causes
+from gateway.audit.cluster_access import TopicIdentity, missing_topic_text
+from gateway.audit.errors import NO_CONNECT_TEXT, AuditError, explain_error, list_causes
 from gateway.audit.spark import connector
 
 _BOUNDS: Final = {"default.api.timeout.ms": 15_000, "request.timeout.ms": 10_000}  # how long a broker may take
 
 
-def fetch_topic_id(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> str:
-    """The id that a topic has for as long as it exists; one made again under its name has another.
+def identify_topic(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> TopicIdentity:
+    """A topic as of now.
 
     Raises:
         AuditError: no broker answers, no such topic, not allowed, or the connector is not loaded.
     """
     with _open_admin(spark, topic, properties) as (_, _, description):
-        return str(description.topicId().toString())
+        return TopicIdentity(str(description.topicId().toString()), len(description.partitions()))
 
 
 def fetch_offsets(spark: SparkSession, topic: str, properties: Mapping[str, str]) -> dict[int, tuple[int, int]]:
@@ -59,7 +60,7 @@ def _open_admin(
     """The JVM, its admin client, and the topic's description."""
     context: Any = getattr(spark, "sparkContext", None)
     if context is None:
-        raise AuditError(NO_JVM_TEXT)
+        raise AuditError(NO_CONNECT_TEXT)
     jvm: Any = context._jvm
     admin_class = jvm.org.apache.kafka.clients.admin.Admin
     if not isinstance(admin_class, JavaClass):
@@ -84,7 +85,7 @@ def _failure_text(error: Py4JJavaError, topic: str, properties: Mapping[str, obj
     servers = properties["bootstrap.servers"]
     names = {name.rpartition(".")[2]: text for name, text in list_causes(error)}
     if "UnknownTopicOrPartitionException" in names:
-        return f"topic {topic} does not exist at {servers}"
+        return missing_topic_text(topic, str(servers))
     if "SaslAuthenticationException" in names:
         return f"{servers} refuses our credentials ({names['SaslAuthenticationException']})"
     if "SslAuthenticationException" in names:

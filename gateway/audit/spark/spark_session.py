@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from gateway.audit.addresses import check_remote
 from gateway.audit.engines import find_remote, has_given_session
-from gateway.audit.errors import NO_JVM_TEXT, AuditError, explain_error
+from gateway.audit.errors import AuditError, explain_error
 from gateway.audit.spark import connector
 from gateway.embedded.jars import class_data_options
 
@@ -80,11 +80,11 @@ LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     # One step of a stream's roll-ups has more than the 100 that Spark keeps, and would compile all of them each time.
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
-_DELTA_SETTINGS: Final = {
+# `--grace` says what VACUUM leaves; Delta's own check wants a week.
+_VACUUM_SETTINGS: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+_DELTA_SETTINGS: Final = _VACUUM_SETTINGS | {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # `--grace` says what VACUUM leaves; Delta's own check wants a week.
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
 
 
@@ -161,11 +161,10 @@ def _join_session(delta: bool, conf: Mapping[str, str]) -> SparkSession:
             _DELTA_SETTINGS if delta else {}
         )
         return _silence_logs(builder.config(map={**own, **conf}).getOrCreate())
-    if delta:
-        raise AuditError(f"{NO_JVM_TEXT}: ask about the tables by spark-submit, or on one machine")
     check_remote(remote)
+    own = {_ARROW_BYTES: _COMMON_SETTINGS[_ARROW_BYTES]} | (_VACUUM_SETTINGS if delta else {})
     try:
-        return builder.config(map={_ARROW_BYTES: _COMMON_SETTINGS[_ARROW_BYTES], **conf}).getOrCreate()
+        return builder.config(map={**own, **conf}).getOrCreate()
     except PySparkException as error:
         raise AuditError(f"SPARK_REMOTE: {explain_error(error)}") from None
 

@@ -31,13 +31,14 @@ from gateway.audit import store
 from gateway.audit.batch import spark_sources, transforms
 from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups.update import STEP_ROWS, fill_missing, update_rollups
-from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
+from gateway.audit.cluster_access import TopicIdentity, UntranslatableProperty, identify_topic
+from gateway.audit.errors import NO_CONNECT_TEXT, AuditError, explain_error, list_causes, raising_class
 from gateway.audit.records import record_files
 from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import java_admin, schema
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
-from gateway.audit.store import AuditTables, HadoopDirectory, TableWriter
+from gateway.audit.store import AuditTables, TableWriter
 from gateway.audit.stream.listener import ProgressListener
 from gateway.audit.stream.metrics import StreamMetrics
 from gateway.audit.tables import layout, table_log
@@ -72,6 +73,11 @@ class StreamPlan:
     derive_every_s: float = 300.0
     keys: tuple[bytes, ...] = ()  # of the records' digests
 
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """Of the Java client, with the brokers' addresses."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self.properties}
+
 
 def run_stream(
     spark: SparkSession,
@@ -85,17 +91,18 @@ def run_stream(
     Raises:
         AuditError: the topic can't be read on, the checkpoint belongs to something else, another stream took over.
     """
+    if getattr(spark, "sparkContext", None) is None:  # there foreachBatch runs at the server, away from this process
+        raise AuditError(f"stream: {NO_CONNECT_TEXT}")
     metrics = metrics or StreamMetrics()
     tell = _tell_both(metrics.note_text, tell)
-    properties = {"bootstrap.servers": plan.bootstrap_servers, **plan.properties}
-    topic_id = java_admin.fetch_topic_id(spark, plan.topic, properties)
-    _check_checkpoint(spark, tables, plan, topic_id)
+    topic = _identify_topic(spark, plan)
+    _check_checkpoint(tables, plan, topic.topic_id)
     with watch_progress(spark, tell):  # of large tables it takes hours: without a word a probe would end it
         fill_missing(tables, tell)
         writer = TableWriter(tables)
     # It logs the traceback of what is raised in a batch; we tell the same in one line.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    sink = _BatchSink(writer, plan, properties, topic_id, tell, metrics)
+    sink = _BatchSink(writer, plan, topic, tell, metrics)
     listener = ProgressListener(metrics, tell)
     spark.streams.addListener(listener)
     query = sink.start_query(spark)
@@ -149,8 +156,15 @@ def _tell_both(one: Callable[[str], None], other: Callable[[str], None]) -> Call
     return tell
 
 
-def _check_checkpoint(spark: SparkSession, tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
-    files = HadoopDirectory(spark, plan.checkpoint)
+def _identify_topic(spark: SparkSession, plan: StreamPlan) -> TopicIdentity:
+    try:
+        return identify_topic(plan.bootstrap_servers, plan.topic, plan.properties)
+    except UntranslatableProperty:  # only Java's client has it
+        return java_admin.identify_topic(spark, plan.topic, plan.client_properties)
+
+
+def _check_checkpoint(tables: AuditTables, plan: StreamPlan, topic_id: str) -> None:
+    files = tables.open_directory(plan.checkpoint)
     mine = {"tables": tables.table_id, "topic": plan.topic, "topic_id": topic_id}
     text = files.read_file(CHECKPOINT_NOTE)
     if text is None:
@@ -221,8 +235,7 @@ class _BatchSink:
         self,
         writer: TableWriter,
         plan: StreamPlan,
-        properties: Mapping[str, str],
-        topic_id: str,
+        topic: TopicIdentity,
         tell: Callable[[str], None],
         metrics: StreamMetrics,
     ) -> None:
@@ -230,10 +243,9 @@ class _BatchSink:
         self._metrics = metrics
         self._tables = writer.tables
         self._plan = plan
-        self._properties = properties
-        self._topic_id = topic_id
+        self._topic = topic
         self._report_progress = tell
-        self._checkpoint = HadoopDirectory(self._tables.spark, plan.checkpoint)
+        self._checkpoint = self._tables.open_directory(plan.checkpoint)
         self._noted_version = -1
         self._last_derived = time.monotonic()
         self._rows_behind = 0  # that roll-ups haven't got
@@ -247,7 +259,7 @@ class _BatchSink:
         reader = (
             spark.readStream.format("kafka")
             .options(**spark_sources.READER_OPTIONS)
-            .options(**{f"kafka.{name}": value for name, value in self._properties.items()})
+            .options(**{f"kafka.{name}": value for name, value in self._plan.client_properties.items()})
             .option("subscribe", self._plan.topic)
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "true")
@@ -263,7 +275,8 @@ class _BatchSink:
         # A failure in here reaches the query's caller only as the text of a Python traceback.
         try:
             self._tables.spark = frame.sparkSession
-            added = add_batch(self._writer, frame, self._topic_id, self._check_topic, self._plan.keys)
+            topic_id, partitions = self._topic
+            added = add_batch(self._writer, frame, topic_id, self._check_topic, self._plan.keys, partitions)
             self._note_version()
             for table, rows in added.items():
                 self.added_rows[table] += rows
@@ -285,12 +298,14 @@ class _BatchSink:
     def _note_version(self) -> None:
         if self._noted_version != self._writer.version:
             self._noted_version = self._writer.version
-            self._checkpoint.replace_file(VERSION_NOTE, str(self._noted_version).encode())
+            self._checkpoint.write_file(VERSION_NOTE, str(self._noted_version).encode())
 
     def _check_topic(self) -> None:
         # Ids never come again: if it is the same after reading, what was read is from the topic meant.
-        if java_admin.fetch_topic_id(self._tables.spark, self._plan.topic, self._properties) != self._topic_id:
+        found = _identify_topic(self._tables.spark, self._plan)
+        if found.topic_id != self._topic.topic_id:
             raise AuditError(_recreated_text(self._plan))
+        self._topic = found  # it may have more partitions
 
     def _report_batch(self, number: int, added: Mapping[str, int]) -> None:
         more = "".join(f", {added[name]:,} {name}" for name in ("duplicates", "malformed") if added[name])
@@ -305,23 +320,26 @@ def add_batch(
     topic_id: str,
     check: Callable[[], None] = lambda: None,
     keys: Sequence[bytes] = (),
+    partitions: int = 1,
 ) -> dict[str, int]:
     """One batch of the topic (as Spark's Kafka source gives it) into the tables; gives the number of added rows, by
     table.
 
-    `check` is called when everything has been read, before anything counts.
+    `check` is called when everything has been read, before anything counts. `partitions`: of the topic, each of which
+    a task reads.
     """
+    most_bytes = _MAX_BATCH_BYTES // partitions
     added, has_more = Counter(dict.fromkeys(("records", *layout.VIEW_SCHEMAS), 0)), True
     while has_more:
         unread = writer.filter_unread(frame, topic_id)
         horizon = writer.tables.first_kept_day()
-        found = _encode_batch(unread, topic_id, keys)
+        found = _encode_batch(unread, topic_id, keys, most_bytes)
         has_more = found.has_more
         known = writer.find_known_records(row for row in found.ends if row["first_seq"] is not None)
         if known is not None or _may_have_copies(found.ends):
             # Copies make small files: without this bound records would follow that nothing has been looked up for.
             unread = unread.where(_is_within(found.ends)) if has_more else unread
-            found = _encode_batch(unread, topic_id, keys, _find_copies(unread, known, horizon, keys), sys.maxsize)
+            found = _encode_batch(unread, topic_id, keys, sys.maxsize, _find_copies(unread, known, horizon, keys))
         # Of days that are expired nothing is taken.
         files = [row for row in found.files if table_log.iso_day(row["day"]) >= horizon]
         contents = [TableFile(row["day"], bytes(row["contents"]), row["stats"]) for row in files]
@@ -346,12 +364,10 @@ def _encode_batch(
     unread: DataFrame,
     topic_id: str,
     keys: Sequence[bytes],
+    most_bytes: int,
     copies: record_files.Copies = MappingProxyType({}),
-    most_bytes: int | None = None,
 ) -> _EncodedBatch:
-    """Records of the Kafka source as the tasks that decode them make files of them."""
-    if most_bytes is None:
-        most_bytes = _MAX_BATCH_BYTES // max(1, unread.rdd.getNumPartitions())
+    """Records of the Kafka source as the tasks that decode them make files of them, of `most_bytes` each at most."""
     encode = partial(
         record_files.encode_partition,
         topic_id=topic_id,
@@ -367,7 +383,7 @@ def _encode_batch(
         found[row["entry"]].append(row)
     ends, has_more = found[record_files.END], bool(found[record_files.MORE])
     if has_more and _has_shared_partitions(ends):  # then the first records of a task are not those of its partition
-        return _encode_batch(unread, topic_id, keys, copies, sys.maxsize)
+        return _encode_batch(unread, topic_id, keys, sys.maxsize, copies)
     return _EncodedBatch(found[record_files.FILE], ends, has_more)
 
 

@@ -13,7 +13,6 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
 
-from gateway.audit import store
 from gateway.audit.batch import transforms
 from gateway.audit.batch.query import ignore_progress
 from gateway.audit.batch.rollups.reading import open_rolled
@@ -22,8 +21,9 @@ from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
 from gateway.audit.spark import schema
 from gateway.audit.spark.progress import watch_progress
-from gateway.audit.store import AuditTables, CommitConflict, HadoopDirectory
-from gateway.audit.tables import layout, table_log
+from gateway.audit.store import AuditTables
+from gateway.audit.tables import layout, table_log, table_version
+from gateway.audit.tables.table_version import CommitConflict
 
 # How long a reader may go on with the files that it began with, and how long a writer may take until it commits.
 GRACE_MS: Final = 86_400_000
@@ -65,7 +65,7 @@ def expire_usage(
     Raises:
         AuditError: another process rewrote the same files at the same time; nothing is lost, run it again.
     """
-    number = max(1, (store.now_ms() - keep_ms) // table_log.DAY_MS)  # days since 1970-01-01; 0 would be none
+    number = max(1, (table_version.now_ms() - keep_ms) // table_log.DAY_MS)  # days since 1970-01-01; 0 would be none
     # This alone decides what readers see. The rest only makes room, and is the same however often it is done.
     tables.expire_before(number)
     records, horizon = tables.sql_path(table_log.RECORDS_TABLE), f"DATE'{tables.first_kept_day()}'"
@@ -128,7 +128,7 @@ def _run_upkeep(
 def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:
     if not tables.table_exists(table):
         return 0
-    files = HadoopDirectory(tables.spark, tables.root)
+    files = tables.open_directory(tables.root)
     before = files.count_files(table)
     if before - files.count_files(f"{table}/_delta_log") == tables.count_live_files(table):
         return 0  # else Delta Lake looks for it in seven jobs

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import pairwise
@@ -22,7 +21,6 @@ READ, RUN, COUNT = "read", "run", "count"  # the kinds of its rows, by `entry`
 STREAM, EXPIRED = "produce-gateway.stream", "produce-gateway.expired"
 # … and of the roll-ups, twice the step that they are at. Odd numbers are rewrites, which come between two steps.
 ROLLUP: Final = "produce-gateway.rollup"
-MAX_COMMITS_LISTED: Final = 2000  # behind which reading the log costs more than reading the table
 
 Offsets = dict[tuple[str, int], int]  # the last one of each partition, by topic id and partition
 
@@ -49,16 +47,6 @@ def join_equal_steps(steps: dict[int, RollupStep]) -> None:
             steps[number] = steps[later]
 
 
-def commit_file(version: int) -> str:
-    """The name of a commit in the folder `_delta_log`."""
-    return f"{version:020d}.json"
-
-
-def list_added(commit: str | bytes) -> list[str]:
-    """The files that a commit adds, relative to the table."""
-    return [action["add"]["path"] for action in map(json.loads, commit.splitlines()) if "add" in action]
-
-
 def iso_day(number: int) -> str:
     """The date of a day, given in days after 1970-01-01."""
     return (date(1970, 1, 1) + timedelta(number)).isoformat()
@@ -81,11 +69,13 @@ def missing_tables_text(root: str) -> str:
 
 
 def check_layout(root: str, found: str) -> None:
-    """`found`: the tables' LAYOUT_PROPERTY.
+    """`found`: the tables' LAYOUT_PROPERTY; "" where they have none.
 
     Raises:
-        AuditError: it is newer than this program.
+        AuditError: it is newer than this program, or there is none.
     """
+    if not found:
+        raise AuditError(missing_tables_text(root))
     if int(found) > LAYOUT_VERSION:
         raise AuditError(
             f"{root} has tables of layout {found}, this program knows {LAYOUT_VERSION}: use a newer produce-gateway"

@@ -30,6 +30,7 @@ from gateway.audit.batch.rollups.update import update_rollups
 from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.spark import spark_session
 from gateway.audit.stream import stream, upkeep
+from gateway.audit.tables import table_version
 from tests.audit.records import START, Row, interval, topic_batch
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def run(
     outcome = Outcome(0, 0, [])
     copies = held(spark, folder)[1]
     horizon = (START // DAY_MS + 2) * DAY_MS
-    keep_ms = store.now_ms() - horizon - DAY_MS // 2  # days go as wholes: this holds for twelve hours from now
+    keep_ms = table_version.now_ms() - horizon - DAY_MS // 2  # days go as wholes: this holds for twelve hours from now
     compact = ["compact", str(folder), "--grace", "0s"]
     expire = ["expire", str(folder), "--keep", f"{keep_ms // 1000}s", "--grace", "0s"]
     for number in range(kills):

@@ -25,13 +25,15 @@ from gateway.audit import store
 from gateway.audit.batch import job, transforms
 from gateway.audit.batch.query import AuditQuery, answer_query, ignore_progress
 from gateway.audit.batch.rollups import update
+from gateway.audit.cluster_access import TopicIdentity
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
 from gateway.audit.spark import schema
 from gateway.audit.stream import stream, upkeep
 from gateway.audit.stream.metrics import StreamMetrics
-from gateway.audit.tables import layout
+from gateway.audit.tables import layout, table_version
+from gateway.audit.tables.table_version import TableVersion
 from gateway.audit.whatif import reading, whatif
 from gateway.audit.whatif.local_reading import LocalUsage
 from policies import usage
@@ -356,7 +358,7 @@ def test_roll_ups_follow_at_once_where_many_rows_wait_for_them(
     tables: AuditTables, writer: TableWriter, batch: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(plan: stream.StreamPlan) -> int:
-        sink = stream._BatchSink(writer, plan, {}, "id", ignore_progress, StreamMetrics())
+        sink = stream._BatchSink(writer, plan, TopicIdentity("id", 1), ignore_progress, StreamMetrics())
         monkeypatch.setattr(sink, "_check_topic", lambda: None)
         before = len(told)
         for number in range(2):
@@ -377,17 +379,17 @@ def test_tables_put_back_from_before_their_checkpoint_are_not_gone_on_with(
     spark: SparkSession, tables: AuditTables, batch: Batches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = stream.StreamPlan("localhost:1", "usage", {}, str(tmp_path / "checkpoint"))
-    stream._check_checkpoint(spark, tables, plan, "id")
+    stream._check_checkpoint(tables, plan, "id")
     writer = store.TableWriter(tables)
-    sink = stream._BatchSink(writer, plan, {}, "id", ignore_progress, StreamMetrics())
+    sink = stream._BatchSink(writer, plan, TopicIdentity("id", 1), ignore_progress, StreamMetrics())
     monkeypatch.setattr(sink, "_check_topic", lambda: None)
     sink._handle_batch(batch([(0, 0, interval(0)[0])]), 0)
     backup = shutil.copytree(_root(tables), tmp_path / "backup")
     sink._handle_batch(batch([(0, 1, interval(1)[0])]), 1)
-    stream._check_checkpoint(spark, tables, plan, "id")
+    stream._check_checkpoint(tables, plan, "id")
     put_back = store.open_tables(spark, str(backup))
     with pytest.raises(AuditError, match=r"are older than the checkpoint [^\n]*: go on with another --checkpoint"):
-        stream._check_checkpoint(spark, put_back, plan, "id")
+        stream._check_checkpoint(put_back, plan, "id")
 
 
 def _overtaken(tables: AuditTables, append: Callable[..., None], *args: Any) -> None:
@@ -505,12 +507,12 @@ def test_digests_are_checked_as_records_come(told: tuple[AuditTables, AuditRepor
 def test_compaction_changes_no_sum_despite_anything_beside_it(
     full: AuditTables, batch: Batches, found: list[Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
+    def killed(*_: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     writer = _reopened(full)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_note_version", killed)  # the files are there, and the commit was about to be made
+        patch.setattr(TableVersion, "commit", killed)  # the files are there, and the commit was about to be made
         with pytest.raises(KeyboardInterrupt):
             stream.add_batch(writer, batch(found), "another id")
     left = _files(full) - _live(full)
@@ -554,7 +556,7 @@ def test_of_two_compactions_at_once_neither_changes_anything(full: AuditTables, 
 def test_expiry_lets_go_of_days_and_keeps_lives_whole(
     tables: AuditTables, writer: TableWriter, batch: Batches, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "now_ms", lambda: START + 100 * DAY_MS)
+    monkeypatch.setattr(table_version, "now_ms", lambda: START + 100 * DAY_MS)
     lines = [line for day in range(4) for line in interval(day, start_ms=START + day * DAY_MS)]
     short = [*interval(0, boot="b2"), *interval(1, boot="b2", final=True), *interval(0, boot="open")]
     records = [(0, i, line) for i, line in enumerate([*lines, *short, lines[0], "rubbish"])]

@@ -112,17 +112,17 @@ def load_contents_between(tables: AuditTables, after: RollupStep, until: RollupS
     files = tables.list_made_files(after.records_version)
     if files is None:
         return None
-    return tables.load_contents([file["path"] for file in files if _may_be_between(file["stats"], after, until)])
+    return tables.load_contents([file["path"] for file in files if _may_be_between(file, after, until)])
 
 
-def _may_be_between(stats: Mapping[str, Any], after: RollupStep, until: RollupStep) -> bool:
-    lowest, highest = stats["minValues"], stats["maxValues"]
-    if lowest.get("topic_id") is None or lowest["topic_id"] != highest["topic_id"]:
+def _may_be_between(file: Mapping[str, Any], after: RollupStep, until: RollupStep) -> bool:
+    topic_id = file.get("min.topic_id")
+    if topic_id is None or topic_id != file["max.topic_id"]:
         return True
-    partitions = [(lowest["topic_id"], number) for number in range(lowest["partition"], highest["partition"] + 1)]
     return any(
-        lowest["offset"] <= until.offsets.get(at, -1) and highest["offset"] > after.offsets.get(at, -1)
-        for at in partitions
+        file["min.offset"] <= until.offsets.get((topic_id, partition), -1)
+        and file["max.offset"] > after.offsets.get((topic_id, partition), -1)
+        for partition in range(file["min.partition"], file["max.partition"] + 1)
     )
 
 
@@ -133,7 +133,7 @@ def load_ends(tables: AuditTables) -> DataFrame:
     progress = load_progress(tables)
     names = ("topic_id", "partition", "offset", *schema.BOOT_COLUMNS, "last_seq", "first_ms", "last_ms")
     keys = ("topic_id", "partition", *schema.BOOT_COLUMNS)
-    later = load_later_records(tables.pin_snapshot(), progress.reached).groupBy(*keys)
+    later = load_later_records(tables.pin_version(), progress.reached).groupBy(*keys)
     ends = later.agg(
         F.max("offset").alias("offset"),
         F.max("seq").alias("last_seq"),

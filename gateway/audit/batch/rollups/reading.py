@@ -93,7 +93,7 @@ class RolledUsage:
 def open_rolled(tables: AuditTables) -> RolledUsage:
     """The tables as of now."""
     progress = load_progress(tables)
-    return RolledUsage(tables.pin_snapshot(), progress)
+    return RolledUsage(tables.pin_version(), progress)
 
 
 def _within(frame: DataFrame, ranges: Iterable[TimeRange]) -> DataFrame:

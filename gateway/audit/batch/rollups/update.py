@@ -38,9 +38,10 @@ from gateway.audit.records import condensing, usage_sums
 from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import schema
 from gateway.audit.spark.arrow_map import map_in_arrow
-from gateway.audit.store import AuditTables, CommitConflict
-from gateway.audit.tables import layout, table_log
+from gateway.audit.store import AuditTables
+from gateway.audit.tables import layout, table_log, table_version
 from gateway.audit.tables.table_log import RollupStep
+from gateway.audit.tables.table_version import CommitConflict
 from policies import usage
 
 if TYPE_CHECKING:
@@ -74,14 +75,14 @@ def update_rollups(
     derived_step, _ = tables.rollup_moment("lives")  # first: it is one that `progress` has by then
     progress = load_progress(tables)
     with suppress(CommitConflict):  # another process has written the same step, or goes on from a later one
-        _advance_sums(tables.pin_snapshot(), progress, tell)  # those that a kill left behind
-        steps = _plan_steps(tables.pin_snapshot(), progress, has_expired, is_rewritten)
+        _advance_sums(tables.pin_version(), progress, tell)  # those that a kill left behind
+        steps = _plan_steps(tables.pin_version(), progress, has_expired, is_rewritten)
         for number, step in enumerate(steps, 1):
             part = f", part {number} of {len(steps)}" if len(steps) > 1 else ""
             tell(f"roll-ups: looking for gaps{part}")
-            _write_step(tables.pin_snapshot(), progress, step, derived_step, has_expired and number == 1)
+            _write_step(tables.pin_version(), progress, step, derived_step, has_expired and number == 1)
             progress = load_progress(tables)
-            _advance_sums(tables.pin_snapshot(), progress, tell, part)  # it has all of that step, whoever wrote it
+            _advance_sums(tables.pin_version(), progress, tell, part)  # it has all of that step, whoever wrote it
             if progress.reached.offsets != step.offsets:
                 break  # another process was quicker, and goes on from there
         if derived_step != progress.last_step:
@@ -288,7 +289,7 @@ def _derive_tables(tables: AuditTables, progress: RollupProgress) -> None:
         are_whole = lives.where(~F.col(transforms.WHOLE_COLUMN)).isEmpty()
         if not (are_whole and tables.table_exists("gaps") and tables.read_table("gaps").isEmpty()):
             found = {"gaps": transforms.detect_gaps(numbering), "lives": lives}  # whose step tells of both
-        at = F.lit(store.now_ms()).alias("as_of_ms")
+        at = F.lit(table_version.now_ms()).alias("as_of_ms")
         for table, frame in found.items():
             names = [name for name in layout.DERIVED_SCHEMAS[table].names if name != "as_of_ms"]
             rows = frame.coalesce(1).sortWithinPartitions(*schema.BOOT_COLUMNS).select(*names, at)
