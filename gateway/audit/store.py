@@ -17,7 +17,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, Row, SparkSession
@@ -31,7 +31,7 @@ from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import connector, schema
 from gateway.audit.tables import layout, table_log
 from gateway.audit.tables.storage import StorageDirectory, find_storage_options, local_path, qualify_path
-from gateway.audit.tables.table_version import CommitConflict, TableVersion, added_file
+from gateway.audit.tables.table_version import CommitConflict, TableVersion, added_file, open_version
 
 _LOCK_FILE: Final = ".lock"
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
@@ -186,10 +186,8 @@ class AuditTables:
             newest = self._open_newest(table)
             if newest is None:
                 raise AuditError(table_log.missing_tables_text(self.root))
-            try:
+            with self._translated_errors(table):
                 newest.commit(added, identifier, version, is_replacement=is_replacement)
-            except (DeltaError, OSError) as error:
-                raise AuditError(explain_storage_error(f"{self.root}/{table}", error)) from error
 
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
@@ -247,6 +245,19 @@ class AuditTables:
         with self._lock_writers(), translate_conflicts():
             self.spark.sql(statement)
 
+    def delete_leftovers(self, table: str, grace_ms: int) -> int:
+        """Delete the files of one of Delta's tables that no reader has needed, and no writer begun, for that long."""
+        found = self._open_newest(table)
+        if found is None:
+            return 0
+        with self._lock_writers(), self._translated_errors(table):
+            directory = StorageDirectory(f"{self.root}/{table}", self._options)
+            # Deleting notes its beginning and its end in the log, so it isn't begun for nothing.
+            leftovers = directory.count_existing(found.find_leftovers(grace_ms))
+            if leftovers:
+                found.find_leftovers(grace_ms, is_deletion=True)
+            return leftovers
+
     def expire_before(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
         self.append_records(self.spark.createDataFrame([], layout.RECORDS_SCHEMA), table_log.EXPIRED, number)
@@ -288,10 +299,13 @@ class AuditTables:
         return self._pinned if is_pinned else self._open_newest(table)
 
     def _open_newest(self, table: str) -> TableVersion | None:
+        with self._translated_errors(table):
+            return open_version(f"{local_path(self.root) or self.root}/{table}", self._options)
+
+    @contextmanager
+    def _translated_errors(self, table: str) -> Iterator[None]:
         try:
-            return TableVersion(f"{local_path(self.root) or self.root}/{table}", self._options)
-        except TableNotFoundError:
-            return None
+            yield
         except (DeltaError, OSError) as error:
             raise AuditError(explain_storage_error(f"{self.root}/{table}", error)) from error
 

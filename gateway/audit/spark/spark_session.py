@@ -80,9 +80,7 @@ LOCAL_SETTINGS: Final = _COMMON_SETTINGS | {
     # One step of a stream's roll-ups has more than the 100 that Spark keeps, and would compile all of them each time.
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
-# `--grace` says what VACUUM leaves; Delta's own check wants a week.
-_VACUUM_SETTINGS: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
-_DELTA_SETTINGS: Final = _VACUUM_SETTINGS | {
+_DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -162,9 +160,8 @@ def _join_session(delta: bool, conf: Mapping[str, str]) -> SparkSession:
         )
         return _silence_logs(builder.config(map={**own, **conf}).getOrCreate())
     check_remote(remote)
-    own = {_ARROW_BYTES: _COMMON_SETTINGS[_ARROW_BYTES]} | (_VACUUM_SETTINGS if delta else {})
     try:
-        return builder.config(map={**own, **conf}).getOrCreate()
+        return builder.config(map={_ARROW_BYTES: _COMMON_SETTINGS[_ARROW_BYTES], **conf}).getOrCreate()
     except PySparkException as error:
         raise AuditError(f"SPARK_REMOTE: {explain_error(error)}") from None
 

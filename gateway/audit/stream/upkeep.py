@@ -119,18 +119,7 @@ def _run_upkeep(
                 tables.run_statement(statement)
             if tables.table_exists(table_log.PROGRESS_TABLE):
                 keep_rollups()
-            deleted = sum(_vacuum_table(tables, table, grace_ms) for table in layout.ALL_TABLES)
+            deleted = sum(tables.delete_leftovers(table, grace_ms) for table in layout.ALL_TABLES)
     except CommitConflict:
         raise AuditError("another process rewrote the same files meanwhile: nothing is lost, run it again") from None
     return UpkeepResult(before, tables.count_live_files(table_log.RECORDS_TABLE), deleted)
-
-
-def _vacuum_table(tables: AuditTables, table: str, grace_ms: int) -> int:
-    if not tables.table_exists(table):
-        return 0
-    files = tables.open_directory(tables.root)
-    before = files.count_files(table)
-    if before - files.count_files(f"{table}/_delta_log") == tables.count_live_files(table):
-        return 0  # else Delta Lake looks for it in seven jobs
-    tables.spark.sql(f"VACUUM {tables.sql_path(table)} RETAIN {grace_ms / 3_600_000:f} HOURS")
-    return max(0, before - files.count_files(table))  # a stream may have added some meanwhile

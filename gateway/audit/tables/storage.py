@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSelector, FileType, PyFileSystem
+from pyarrow.fs import FileType, PyFileSystem
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -115,8 +115,7 @@ class StorageDirectory:
         with self._translated_errors(), self._files.open_output_stream(name, buffer_size=2 * _CHUNK_BYTES) as stream:
             shutil.copyfileobj(io.BytesIO(contents), stream, _CHUNK_BYTES)
 
-    def count_files(self, name: str) -> int:
-        """The number of files in a directory and below."""
+    def count_existing(self, names: Sequence[str]) -> int:
+        """How many of these files there are."""
         with self._translated_errors():
-            found = self._files.get_file_info(FileSelector(name, recursive=True, allow_not_found=True))
-        return sum(each.type == FileType.File for each in found)
+            return sum(each.type == FileType.File for each in self._files.get_file_info([*names]))

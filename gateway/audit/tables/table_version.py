@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
+
+_HOUR_MS: Final = 3_600_000
 
 
 class CommitConflict(Exception):
@@ -88,6 +90,13 @@ class TableVersion:
             )
         except CommitFailedError as error:
             raise CommitConflict(" ".join(str(error).split())) from error
+
+    def find_leftovers(self, grace_ms: int, *, is_deletion: bool = False) -> list[str]:
+        """The files that went from the table, or never came into it, longer ago than that (rounded up to whole hours),
+        and those that were deleted since and still are in the log; with `is_deletion`, delete them.
+        """
+        hours = -(-grace_ms // _HOUR_MS)
+        return self._table.vacuum(hours, not is_deletion, enforce_retention_duration=False, full=True)
 
 
 def open_version(address: str, options: Mapping[str, str] | None = None) -> TableVersion | None:
