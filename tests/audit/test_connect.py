@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 
 from gateway import embedded
 from gateway.audit.addresses import check_remote
 from gateway.audit.errors import AuditError
 from gateway.audit.spark import connector
-from gateway.audit.store import AuditTables
-from gateway.audit.stream.stream import StreamPlan, run_stream
 from gateway.embedded import find_free_port, wait_for
 from tests.audit.records import Row, interval
 from tests.integration.gateways import create_topic
@@ -81,11 +78,12 @@ def _audit(*args: str, remote: str | None = None) -> str:
     return _run(*args, "--format", "json", remote=remote)
 
 
-def _run(*args: str, remote: str | None = None) -> str:
+def _run(*args: str, remote: str | None = None, said: tuple[int, str] = (0, "")) -> str:
+    """Gives standard output; `said`: exit code and standard error."""
     environment = os.environ | ({} if remote is None else {"SPARK_REMOTE": remote})
     command = [sys.executable, "-m", "gateway", "audit", *args, "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == said
     return done.stdout
 
 
@@ -121,19 +119,11 @@ def test_a_server_asks_and_keeps_tables(server: str, kafka: EmbeddedCluster, tmp
     for question in (["--by", "reason", "--window", "1m"], ["top", "--by", "client_id"]):
         asked = [*question, "--tables", tables]
         assert _audit(*asked, remote=server) == _audit(*asked, "--engine", "local")
+    refusal = "produce-gateway audit: stream: SPARK_REMOTE: not by Spark Connect; by spark-submit, or on one machine\n"
+    _run("stream", *reading, "--output", tables, remote=server, said=(1, refusal))
 
 
 def test_a_server_that_does_not_answer_is_named_without_its_token() -> None:
     port = find_free_port()
     with pytest.raises(AuditError, match=rf"^SPARK_REMOTE: no Spark Connect server at 127\.0\.0\.1:{port} \([^;]*\)$"):
         check_remote(f"sc://127.0.0.1:{port}/;token=not-to-be-seen")
-
-
-@pytest.mark.full
-def test_what_a_server_can_not_do_says_so(server: str, tmp_path: Path) -> None:
-    spark = SparkSession.builder.remote(server).getOrCreate()
-    try:
-        with pytest.raises(AuditError, match=r"^stream: SPARK_REMOTE: not by Spark Connect; by spark-submit"):
-            run_stream(spark, AuditTables(spark, str(tmp_path)), StreamPlan("localhost:1", "usage", {}, str(tmp_path)))
-    finally:
-        spark.stop()
