@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from gateway.audit import columns
@@ -23,11 +25,9 @@ KINDS: Final[dict[str, type]] = {
     "outcome": str, "rejected_bytes": int, "repeats_bytes": int, "finally_dropped_bytes": int,
     "finally_dropped_least_bytes": int, "until_accepted_ms": int,
 }  # fmt: skip
+_REFUSED_SUMS: Final = ("rejected_bytes", "dropped_bytes", "discarded_bytes")
 # Of a row, what has to do with episodes: one without any of it may be left out.
-NOTED_SUMS: Final = (
-    *("rejected_bytes", "dropped_bytes", "discarded_bytes"),
-    *(columns.REPEATS, columns.REPEATS_UNKNOWN, columns.REJECTED_AGAIN),
-)
+NOTED_SUMS: Final = (*_REFUSED_SUMS, columns.REPEATS, columns.REPEATS_UNKNOWN, columns.REJECTED_AGAIN)
 
 
 @dataclass(slots=True)
@@ -74,20 +74,22 @@ def find_episodes(
     """
     running: dict[tuple[str, ...], _Episode] = {}
     now, last = None, 0
-    for row in rows:
-        start = row[columns.WINDOW_COLUMN]
+    # What was sent again has another reason than its refusal, and may be in the same window: all of a client's rows
+    # there are looked at together.
+    for (start, *key), found in groupby(rows, itemgetter(columns.WINDOW_COLUMN, *WHOSE)):
         if start != now:
             yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, start, window_ms))
             now, last = start, start + window_ms
-        key = tuple(row[name] for name in WHOSE)
-        episode = running.get(key)
+        of_window, whose = [*found], tuple(key)
+        episode = running.get(whose)
         if episode is None:
-            if not (row["rejected_bytes"] or row["dropped_bytes"] or row["discarded_bytes"]):
+            if not any(row[name] for row in of_window for name in _REFUSED_SUMS):
                 continue
-            episode = running[key] = _Episode(start, last)
-        episode.add_row(row)
-        if any(row[name] for name in NOTED_SUMS if name != columns.REPEATS_UNKNOWN):
-            episode.end_ms = last
+            episode = running[whose] = _Episode(start, last)
+        for row in of_window:
+            episode.add_row(row)
+            if any(row[name] for name in NOTED_SUMS if name != columns.REPEATS_UNKNOWN):
+                episode.end_ms = last
     end = last if end_ms is None else max(last, end_ms)
     yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, end, window_ms))
     for key, episode in running.items():

@@ -44,6 +44,14 @@ def test_all_that_was_refused_got_in_later() -> None:
     assert _found(rows) == [("app", 0, 4, "accepted", 0, 0, 4)]
 
 
+def test_what_got_in_within_the_window_of_its_refusal_is_not_dropped() -> None:
+    rows = [
+        _row(0, "a", repeats=100), _row(0, "a", "fence", rejected=100),
+        _row(0, "b", repeats_unknown=60), _row(0, "b", "fence", rejected=100), _row(20),
+    ]  # fmt: skip
+    assert _found(rows) == [("a", 0, 1, "accepted", 0, 0, 1), ("b", 0, 1, "dropped", 100, 40, None)]
+
+
 def test_what_never_came_again_is_dropped_after_ten_minutes_and_open_before() -> None:
     refused = [_row(0, reason="fence", rejected=100), _row(2, repeats=60)]
     assert _found([*refused, _row(9, "other")]) == [("app", 0, 3, "open", 40, 40, None)]
