@@ -287,9 +287,7 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
     if start is not None and end is not None and end <= start:
         exit_wrong_use("--to must be later than --from")
     start, end = (None if each is None else min(max(_FIRST_MS, each), _LAST_MS) for each in (start, end))
-    properties = read_properties_file(options.command_config) if options.command_config else {}
-    properties |= parse_pairs("--property", options.property)
-    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    properties = read_properties(options)
     keys = read_chain_keys(options.chain_key)
     if keys and options.tables:
         exit_wrong_use("--chain-key: tables hold no text to check; give it to `audit stream`, which writes them")
@@ -583,13 +581,35 @@ def parse_pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def read_properties(options: argparse.Namespace) -> dict[str, str]:
+    """The Java client's properties of --command-config and --property, without the prefix "kafka.".
+
+    Raises:
+        SystemExit: they can't be read, or one of them is misspelt; the reason has been printed.
+    """
+    from gateway.kafka.java_properties import find_meant_property
+
+    given = read_properties_file(options.command_config) if options.command_config else {}
+    given |= parse_pairs("--property", options.property)
+    found = {name.removeprefix("kafka."): value for name, value in given.items()}
+    for name in found:
+        if near := find_meant_property(name):
+            exit_wrong_use(f"{name} is not a property of the Kafka client; did you mean {near}?")
+    return found
+
+
 def read_properties_file(path: str) -> dict[str, str]:
+    """The properties in a file of --command-config.
+
+    Raises:
+        SystemExit: it can't be read; the reason has been printed.
+    """
+    from gateway.kafka.java_properties import InvalidPropertiesFile, parse_properties
+
     try:
-        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_properties(Path(path).read_bytes().decode("iso-8859-1"))
+    except (OSError, InvalidPropertiesFile) as error:
         exit_wrong_use(f"--command-config: {path}: {error.strerror if isinstance(error, OSError) else error}")
-    found = parse_pairs(f"--command-config {path}", [line for line in lines if line and line[0] not in "#!"])
-    return {name: value.strip() for name, value in found.items()}
 
 
 def exit_wrong_use(text: str) -> NoReturn:

@@ -92,6 +92,8 @@ def translate_properties(java: Mapping[str, str]) -> ClientProperties:
         InvalidPropertiesFile: see `load_properties`.
     """
     for key, value in java.items():
+        if near := find_meant_property(key):
+            raise InvalidPropertiesFile(f"{key}: not supported here; did you mean {near}?")
         if key.startswith(_SECURITY_PREFIXES) and key not in _MAPPED_KEYS:
             _refuse_property(key, value)
     found = {key: java[key].strip() for key in _SAME_KEYS if key in java}
@@ -102,6 +104,15 @@ def translate_properties(java: Mapping[str, str]) -> ClientProperties:
     if java.get("security.protocol", "").strip().upper().endswith("SSL"):
         found |= _translate_stores(java)
     return ClientProperties(found, _parse_timeout(java))
+
+
+def find_meant_property(key: str) -> str | None:
+    """The property of which this is a misspelling, which Java's clients ignore; None: it is none. No other property of
+    theirs resembles one of these as much.
+    """
+    if key in (*_MAPPED_KEYS, *_FIXED_VALUES, *_PASSWORD_KEYS, *_INLINE_KEYS, *_TIMEOUT_KEYS):
+        return None
+    return find_nearest_name(key, (*_MAPPED_KEYS, *_TIMEOUT_KEYS), cutoff=0.9)
 
 
 def _refuse_property(key: str, value: str) -> None:
@@ -117,9 +128,8 @@ def _refuse_property(key: str, value: str) -> None:
         raise InvalidPropertiesFile(
             f"{key}: write key and certificates to a PEM file and name it in ssl.keystore.location"
         )
-    near = find_nearest_name(key, _MAPPED_KEYS, cutoff=0.9)
     known = f"of security.*, sasl.* and ssl.* these are: {', '.join(_MAPPED_KEYS[1:])}"
-    raise InvalidPropertiesFile(f"{key}: not supported here; {f'did you mean {near}?' if near else known}")
+    raise InvalidPropertiesFile(f"{key}: not supported here; {known}")
 
 
 def _translate_sasl(java: Mapping[str, str]) -> dict[str, str]:

@@ -61,12 +61,17 @@ def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
 
 def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
-    path.write_text('# ours\nsecurity.protocol=SASL_SSL\n\nsasl.jaas.config=a b="c";\nssl.key.password = x\n')
+    path.write_text(
+        '# ours\nsecurity.protocol=SASL_SSL\n\nsasl.jaas.config=a b="c";\nssl.key.password = x\n'
+        "client.id: \\\n  caf\\u00e9\n"
+    )
     _, reading = _checked(
         *("--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
         *("--conf", "spark.driver.memory=2g"),
     )
-    assert reading.properties == {"security.protocol": "SSL", "sasl.jaas.config": 'a b="c";', "ssl.key.password": "x"}
+    assert reading.properties == {
+        "security.protocol": "SSL", "sasl.jaas.config": 'a b="c";', "ssl.key.password": "x", "client.id": "café",
+    }  # fmt: skip
     assert reading.conf == {"spark.driver.memory": "2g"}
 
 
@@ -83,6 +88,10 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),
         (("--spool", "x", "--from", "2025-01-02", "--to", "2025-01-01"), "--to must be later than --from"),
         (("--spool", "x", "--property", "acks"), "--property: 'acks' is not KEY=VALUE"),
+        (
+            ("--spool", "x", "--property", "securty.protocol=SSL"),
+            "securty.protocol is not a property of the Kafka client; did you mean security.protocol?",
+        ),
         (("--spool", "x", "--command-config", "/nowhere"), "--command-config: /nowhere: No such file or directory"),
         (
             ("tops", "--spool", "x"),

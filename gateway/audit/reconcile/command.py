@@ -90,7 +90,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare_snapshot(options: argparse.Namespace) -> Callable[[], int]:
-    properties, wanted = _kafka_properties(options), _topic_filter(options.topics)
+    properties, wanted = cli.read_properties(options), _topic_filter(options.topics)
     if options.out != "-" and not Path(options.out).absolute().parent.is_dir():
         cli.exit_wrong_use(f"--out: there is no directory {Path(options.out).absolute().parent}")
     tell = cli.make_progress_printer(options.quiet)
@@ -120,7 +120,7 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
         cli.exit_wrong_use("--tables can't be read together with --spool: they may hold the same records")
     cli.check_engine_option(options)
     properties, conf, wanted = (
-        _kafka_properties(options),
+        cli.read_properties(options),
         cli.parse_pairs("--conf", options.conf),
         _topic_filter(options.topics),
     )
@@ -223,12 +223,6 @@ def _print_verdicts(
     return cli.print_result(
         text, cli.OK if all(each.verdict == reconcile.AGREES for each in verdicts) else cli.INCOMPLETE
     )
-
-
-def _kafka_properties(options: argparse.Namespace) -> dict[str, str]:
-    properties = cli.read_properties_file(options.command_config) if options.command_config else {}
-    properties |= cli.parse_pairs("--property", options.property)
-    return {name.removeprefix("kafka."): value for name, value in properties.items()}
 
 
 def _topic_filter(topics: str | None) -> Callable[[str], bool]:
