@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from gateway.audit.answers.answer import AuditAnswer, render_answer
+from gateway.audit.answers.answer import CSV, NDJSON, AuditAnswer, render_answer
 from gateway.audit.answers.files import is_table
 from gateway.audit.answers.options import add_answer_options
 from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows
@@ -135,9 +135,12 @@ def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
 
     code = INCOMPLETE if options.strict and not answer.is_complete else OK
     if options.destination is None:
-        return print_lines(render_answer(answer, options.format), code)
+        code = print_lines(render_answer(answer, options.format), code)
+        if options.format in (CSV, NDJSON) and not options.quiet:  # which have no place for them
+            print(*answer.notes, answer.findings, sep="\n", file=sys.stderr)
+        return code
     count = files.write_answer(answer, options.destination)
-    return print_result(f"{options.destination}: {count:,} rows\n{answer.findings}", code)
+    return print_lines([f"{options.destination}: {count:,} rows", *answer.notes, answer.findings], code)
 
 
 def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:

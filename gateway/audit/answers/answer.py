@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -22,7 +22,7 @@ class AuditAnswer:
     """`rows` can be read several times. `kinds`: the columns that each of them has, in order (int, str, float, bool;
     Decimal for money; a value may be None). `make_head`, `make_tail`: the fields of the JSON before and after `rows`;
     `make_lines`: it all as text; `nest_row`: a row as the JSON has it; `is_complete`: whether nothing is known to be
-    missing; `findings`: what is, as text.
+    missing; `findings`: what is, as text; `notes`: lines about the rows, which no row has.
     """
 
     rows: Iterable[FlatRow]
@@ -33,6 +33,7 @@ class AuditAnswer:
     make_tail: Callable[[], Mapping[str, Any]]
     make_lines: Callable[[], Iterable[str]]
     nest_row: Callable[[FlatRow], Mapping[str, Any]] = dict
+    notes: Sequence[str] = ()
 
 
 class RepeatedRows(Iterable[Any]):

@@ -42,6 +42,7 @@ def make_answer(found: AnsweredQuestion) -> AuditAnswer:
         make_head=lambda: head,
         make_tail=lambda: {"integrity": tables.integrity_json(trust)},
         make_lines=lambda: _show_lines(found, findings),
+        notes=found.notes,
     )
 
 

@@ -88,6 +88,14 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         f"UNPRICED  300 bytes match no price of {tmp_path}/prices.yaml",
     ]
     assert said[-1] == "complete"
+    where = ("--spool", str(tmp_path), "--prices", str(tmp_path / "prices.yaml"))
+    assert cli.main(["cost", *where, "--output", str(tmp_path / "invoice.csv")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"{tmp_path}/invoice.csv: 2 rows", *said[4:6], *said[7:]]
+    assert cli.main(["cost", *where, "-o", "csv"]) == 0
+    found = capsys.readouterr()
+    assert found.out == (tmp_path / "invoice.csv").read_text()
+    assert found.err.splitlines()[-len(told) + 1 :] == told[1:]
     assert cli.main(["slo", *source, "-o", "json", "--by", "group,topic", "--target", "99"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["by"], answer["step_ms"], answer["integrity"]["complete"]) == (["group", "topic"], 60_000, True)
