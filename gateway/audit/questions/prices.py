@@ -17,7 +17,7 @@ from policies import usage
 GIGABYTE: Final = 10**9
 MATCHED: Final = ("group", "topic", "principal", "client_id", "software", "broker", "gateway")
 MOST_DIGITS: Final = 6
-_PRICE: Final = "per_gb"
+_PRICE, _CURRENCY = "per_gb", "currency"
 _CHARGED: Final = (columns.OFFERED, *usage.OUTCOMES, columns.MAYBE_APPENDED)
 
 
@@ -77,20 +77,32 @@ def _parse_yaml(text: str) -> PriceList:
         raise InvalidPrices(str(error)) from None
     if not isinstance(found, dict) or not isinstance(found.get("prices"), list):
         raise InvalidPrices("prices: a list of {per_gb: 0.10, group: team-*} is needed")
-    _check_names(found, ("currency", "charged", "digits", "prices"), "")
+    _check_names(found, (_CURRENCY, "charged", "digits", "prices"), "")
     prices = [_make_price(each, f"prices[{number}]") for number, each in enumerate(found["prices"])]
-    return _make_list(prices, found.get("currency"), found.get("charged", "accepted"), found.get("digits", 2))
+    return _make_list(prices, found.get(_CURRENCY), found.get("charged", "accepted"), found.get("digits", 2))
 
 
 def _parse_csv(text: str) -> PriceList:
-    rows = [*csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")]
-    currencies = {row.pop("currency", "") for row in rows}
+    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")
+    prices: list[GigabytePrice] = []
+    currencies: dict[str, str] = {}
+    try:
+        names = reader.fieldnames or ()
+        _check_names(names, (_PRICE, *MATCHED, _CURRENCY), "line 1: ")
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidPrices(f"line 1: {name} is there twice")
+        for row in reader:
+            where = f"line {reader.line_num}"
+            if "" in row:
+                raise InvalidPrices(f"{where}: it has more values than there are columns")
+            currencies[row.pop(_CURRENCY, "")] = where
+            prices.append(_make_price({name: value for name, value in row.items() if value}, where))
+    except csv.Error as error:
+        raise InvalidPrices(f"line {reader.line_num + 1}: {error}") from None
     if len(currencies) > 1:
-        raise InvalidPrices(f"currency: {', '.join(sorted(currencies))}: all prices of a file need the same one")
-    prices = [
-        _make_price({name: value for name, value in row.items() if value}, f"line {number}")
-        for number, row in enumerate(rows, 2)
-    ]
+        found = ", ".join(f"{name or 'none'} ({where})" for name, where in sorted(currencies.items()))
+        raise InvalidPrices(f"currency: {found}: all prices of a file need the same one")
     return _make_list(prices, next(iter(currencies), None), "accepted", 2)
 
 
@@ -101,7 +113,7 @@ def _make_list(prices: list[GigabytePrice], currency: Any, charged: Any, digits:
         raise InvalidPrices("currency: a name such as EUR is needed")
     if charged not in _CHARGED:
         raise InvalidPrices(f"charged: {charged!r} is not one of {', '.join(_CHARGED)}")
-    if not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
+    if type(digits) is not int or not 0 <= digits <= MOST_DIGITS:
         raise InvalidPrices(f"digits: {digits!r} is not between 0 and {MOST_DIGITS}")
     return PriceList(prices, currency, charged, digits)
 
@@ -110,12 +122,14 @@ def _make_price(entry: Any, where: str) -> GigabytePrice:
     if not isinstance(entry, dict):
         raise InvalidPrices(f"{where}: {{per_gb: 0.10, group: team-*}} is needed")
     _check_names(entry, (_PRICE, *MATCHED), f"{where}: ")
+    if _PRICE not in entry:
+        raise InvalidPrices(f"{where}: per_gb is missing")
     try:
         price = Decimal(str(entry[_PRICE]))
-    except (KeyError, InvalidOperation):
+    except InvalidOperation:
         price = Decimal(-1)
     if not (price.is_finite() and 0 <= price < 10**9):
-        raise InvalidPrices(f"{where}: per_gb: {entry.get(_PRICE)!r} is not a price such as 0.10")
+        raise InvalidPrices(f"{where}: per_gb: {entry[_PRICE]!r} is not a price such as 0.10")
     patterns = {name: entry[name] for name in MATCHED if name in entry}
     for name, pattern in patterns.items():
         # YAML takes `no` for false, 010 for 8: bytes would go on to the next price.

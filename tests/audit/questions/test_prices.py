@@ -9,7 +9,7 @@ import pytest
 
 from gateway.audit.answers.windows import QUARTER_HOUR_MS, CalendarWindows
 from gateway.audit.batch.query import AuditQuery
-from gateway.audit.questions import cost, prices
+from gateway.audit.questions import cost
 from gateway.audit.questions.prices import InvalidPrices, parse_prices
 from gateway.audit.spark import schema
 from tests.audit.records import START
@@ -73,13 +73,14 @@ def test_a_half_goes_up() -> None:
         ("prices: [{per_gb: 1}]", "currency: a name such as EUR is needed"),
         ("currency: EUR\nprices: [{per_gb: -1}]", "prices[0]: per_gb: -1 is not a price such as 0.10"),
         ("currency: EUR\nprices: [{per_gb: .nan}]", "prices[0]: per_gb: nan is not a price such as 0.10"),
-        ("currency: EUR\nprices: [{group: a}]", "prices[0]: per_gb: None is not a price such as 0.10"),
+        ("currency: EUR\nprices: [{group: a}]", "prices[0]: per_gb is missing"),
         ("currency: EUR\nprices: [{per_gb: 1, tenant: a}]", "prices[0]: 'tenant' is not one of per_gb, group"),
         ("currency: EUR\ncharged: sent\nprices: [{per_gb: 1}]", "charged: 'sent' is not one of offered"),
         ("currency: EUR\nprices: [{per_gb: 1, group: no}]", "prices[0]: group: False is not text: put the name into q"),
         ("currency: EUR\nprices: [{per_gb: 1, topic: 010}]", "YAML:2: YAML takes this for a number"),
         ("currency: EUR\nprices: [{per_gb: 1, per_gb: 2}]", "per_gb is there twice"),
         ("currency: EUR\ndigits: 7\nprices: [{per_gb: 1}]", "digits: 7 is not between 0 and 6"),
+        ("currency: EUR\ndigits: yes\nprices: [{per_gb: 1}]", "digits: True is not between 0 and 6"),
     ],
 )
 def test_what_is_no_price_file_says_where(text: str, said: str) -> None:
@@ -88,12 +89,24 @@ def test_what_is_no_price_file_says_where(text: str, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_a_csv_file_has_one_currency_and_names_its_lines() -> None:
-    with pytest.raises(InvalidPrices, match="currency: EUR, USD"):
-        parse_prices("per_gb,currency\n1,EUR\n2,USD\n", is_csv=True)
-    with pytest.raises(InvalidPrices, match="line 3: per_gb: 'x' is not a price"):
-        parse_prices("per_gb,currency\n1,EUR\nx,EUR\n", is_csv=True)
-    assert prices.MOST_DIGITS == 6
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("per_gb,currency\n1,EUR\n2,USD\n", "currency: EUR (line 2), USD (line 3): all prices of a file need the same"),
+        ("per_gb,currency\n1,EUR\n2\n", "currency: none (line 3), EUR (line 2): all prices"),
+        ("per_gb,currency\n1,EUR\nx,EUR\n", "line 3: per_gb: 'x' is not a price such as 0.10"),
+        ('group,per_gb,currency\n\n"a\nb",1,EUR\n\nc,,EUR\n', "line 6: per_gb is missing"),
+        ("group;per_gb;currency\n", "line 1: 'group;per_gb;currency' is not one of per_gb, group, topic"),
+        ("group,per_gb,group,currency\na,1,b,EUR\n", "line 1: group is there twice"),
+        ("per_gb,currency\n1,EUR,0,1\n", "line 2: it has more values than there are columns"),
+        (f"per_gb,currency\n1,{'x' * 200_000}\n", "line 2: field larger than field limit"),
+        ("", "it has no price"),
+    ],
+)
+def test_a_csv_file_has_one_currency_and_names_its_lines(text: str, said: str) -> None:
+    with pytest.raises(InvalidPrices) as error:
+        parse_prices(text, is_csv=True)
+    assert said in str(error.value)
 
 
 def test_names_are_text_to_the_letter() -> None:
