@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TextIO, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gateway.audit.answers.answer import CSV, NDJSON, AuditAnswer, render_answer
@@ -139,8 +139,10 @@ def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
         if options.format in (CSV, NDJSON) and not options.quiet:  # which have no place for them
             print(*answer.notes, answer.findings, sep="\n", file=sys.stderr)
         return code
+    goes_to_stdout = files.is_stdout(Path(options.destination))
     count = files.write_answer(answer, options.destination)
-    return print_lines([f"{options.destination}: {count:,} rows", *answer.notes, answer.findings], code)
+    lines = [f"{options.destination}: {count:,} rows", *answer.notes, answer.findings]
+    return print_lines(lines, code, sys.stderr if goes_to_stdout else None)
 
 
 def run_guarded(command: Callable[[], int], *, needs_spark: bool = True) -> int:
@@ -644,11 +646,11 @@ def print_result(text: str, code: int) -> int:
     return print_lines([text], code)
 
 
-def print_lines(lines: Iterable[str], code: int) -> int:
-    """The same of a result that comes line by line."""
+def print_lines(lines: Iterable[str], code: int, file: TextIO | None = None) -> int:
+    """The same of a result that comes line by line. `file`: sys.stderr, where stdout has something else."""
     try:
         for line in lines:
-            print(line)
+            print(line, file=file)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough; the interpreter's own flush at exit must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -59,6 +59,22 @@ def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
     assert found == AuditQuery(*question)  # type: ignore[arg-type]
 
 
+def test_what_is_written_to_standard_output_is_alone_there(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(interval(0, final=True)))
+    (tmp_path / "out.csv").symlink_to("/dev/stdout")
+    for args, end in (
+        (("--output", str(tmp_path / "out.csv")), ",0,0,false"),
+        (("report", "--output", "/dev/stdout"), "</html>"),
+    ):
+        ran = _command(*args, "--spool", str(tmp_path), "--quiet")
+        assert ran.returncode == 0
+        assert ran.stdout.rstrip().endswith(end)
+        assert ran.stderr.rstrip().endswith("complete")
+    ran = _command("--output", "/dev/stdout", "--spool", str(tmp_path))
+    assert ran.returncode == 2
+    assert "/dev/stdout is no directory: the name of a file ends with" in ran.stderr
+
+
 def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text(

@@ -77,6 +77,14 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether what is written there is standard output: nothing else may be."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:  # there is no such file, or no standard output
+        return False
+
+
 def _write_csv(answer: AuditAnswer, file: BinaryIO) -> int:
     return _write_lines(csv_lines(answer.kinds, answer.rows), file) - 1  # the first line has names
 

@@ -48,6 +48,8 @@ def _parse_place(text: str) -> str:
     if is_table(text):
         if "." in Path(text).name and not text.endswith("/"):
             raise argparse.ArgumentTypeError(f"{text!r}: {_WRONG_PLACE}")
+        if Path(text).exists() and not Path(text).is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is no directory: {_WRONG_PLACE}")
         return text
     if fault := find_path_fault(Path(text)):
         raise argparse.ArgumentTypeError(fault)

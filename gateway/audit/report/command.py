@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from gateway.audit import cli
-from gateway.audit.answers.files import replace_file
+from gateway.audit.answers.files import is_stdout, replace_file
 from gateway.audit.answers.options import find_path_fault
 from gateway.audit.cli import SourceOptions
 
@@ -54,6 +55,7 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
     with cli.open_counted_records(replace(reading, start_ms=before_ms), None, tell) as records:
         facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
     tell("drawing")
+    goes_to_stdout = is_stdout(output)
     try:
         with replace_file(output) as file:
             size = file.write(page.render_page(facts, now_ms if options.stamp else None).encode())
@@ -61,9 +63,8 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
         return cli.report_failure(f"--output: {output}: {error.strerror}")
     complete = facts.integrity.complete
     verdict = "complete" if complete else "NOT COMPLETE, it names the gaps"
-    return cli.print_result(
-        f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
-    )
+    line, code = f"{output}: {size:,} bytes, {verdict}", cli.INCOMPLETE if options.strict and not complete else cli.OK
+    return cli.print_lines([line], code, sys.stderr if goes_to_stdout else None)
 
 
 def _make_parser() -> argparse.ArgumentParser:
