@@ -74,7 +74,7 @@ def tell_trend(rows: Iterable[Mapping[str, Any]], question: AuditQuery, what: st
     """For each group, the bytes of `what` (columns.SUMS) in each whole window, and in `ahead` windows to come.
 
     `method` and `error_bytes` (what `ChosenForecast` has) are None of what was seen. With fewer than MIN_WINDOWS whole
-    windows there is no forecast. Windows at the edges are whole if the question's bounds say so.
+    windows there is no forecast.
     """
     column, calendar = columns.sum_column(what, "bytes"), question.calendar
     assert calendar is not None
@@ -107,14 +107,19 @@ def _next_windows(start: int, calendar: CalendarWindows, count: int) -> list[int
 
 
 def _whole_windows(seen: set[int], question: AuditQuery, calendar: CalendarWindows) -> list[int]:
+    """The starts of those that neither bounds nor records cut. Up to the upper bound there was no traffic where there
+    is no record. Before the first record, though, there may have been no log: that window is whole only where the lower
+    bound is its start.
+    """
     if not seen:
         return []
-    starts, last = [min(seen)], max(seen)
+    starts, end_ms = [min(seen)], question.to_ms
+    last = max(seen) if end_ms is None else max(max(seen), calendar.find_start(end_ms - 1))
     while starts[-1] < last:
         starts += _next_windows(starts[-1], calendar, 1)
-    first = 0 if question.from_ms is not None and question.from_ms <= starts[0] else 1
-    end = _next_windows(last, calendar, 1)[0]
-    return starts[first:] if question.to_ms is not None and question.to_ms >= end else starts[first:-1]
+    first = 0 if question.from_ms == starts[0] else 1
+    is_last_whole = end_ms is not None and end_ms >= _next_windows(last, calendar, 1)[0]
+    return starts[first:] if is_last_whole else starts[first:-1]
 
 
 def _choose_forecast(series: Sequence[int], are_days: bool, ahead: int) -> ChosenForecast | None:

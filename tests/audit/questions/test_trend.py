@@ -68,6 +68,17 @@ def test_of_a_few_windows_there_is_no_forecast_and_cut_ones_do_not_count() -> No
     assert _tell([]) == []
 
 
+def test_days_without_traffic_count_up_to_the_end_that_was_asked_for() -> None:
+    found = _tell([100] * 10 + [0] * 10)
+    assert [row["bytes"] for row in found if row["kind"] == trend.SEEN] == [100] * 10 + [0] * 10
+    assert _forecast(found)[2] == [0] * 8
+
+
+def test_the_day_on_which_the_log_began_is_not_whole() -> None:
+    found = _tell([0] * 5 + [3] + [5] * 9)
+    assert [row["bytes"] for row in found if row["kind"] == trend.SEEN] == [5] * 9
+
+
 def test_months() -> None:
     found = _tell([5] * 10, CalendarWindows("month"), ahead=3)
     assert [row["window_start"][:10] for row in found[-4:]] == ["2026-12-01", "2027-01-01", "2027-02-01", "2027-03-01"]
