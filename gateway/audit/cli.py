@@ -56,7 +56,7 @@ _FIRST_MS, _LAST_MS = 0, 32_503_680_000_000  # 1970 and 3000: no record is beyon
 _EPILOG = """\
 exit codes: 0 done; 1 it could not be done (one line on stderr says why); 2 wrong options;
 3 with --strict, when something is missing: a gap, a lost worker, malformed or contradictory records; or is too much:
-intervals after a worker's last.
+intervals after a worker's last; or when there is no record at all.
 
 examples:
   produce-gateway audit --bootstrap-servers localhost:9092 --by topic,principal --window 1m

@@ -184,6 +184,12 @@ def test_the_result_alone_goes_to_stdout_a_gap_is_exit_code_3_and_classes_come_f
     assert len([line for line in of_spark if "source: shared objects file (top)" in line]) > len(of_spark) // 2
 
 
+def test_strict_does_not_pass_where_there_is_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for strict, code in (((), 0), (("--strict",), 3)):
+        assert cli.main(["--spool", str(tmp_path), "--quiet", *strict]) == code
+        assert "no records were found: nothing to sum up" in capsys.readouterr().out
+
+
 def test_small_audits_need_neither_java_nor_pyspark(tmp_path: Path) -> None:
     lines = [*interval(0), *interval(2), *interval(3, (), final=True)]
     (tmp_path / "usage-00000001-aa.jsonl").write_text("\n".join(lines) + "\n")

@@ -81,13 +81,16 @@ class LogIntegrity:
     unchecked: int = 0  # records with a digest by a key that isn't here
     mixes_clusters: bool = False  # they are several, and a source has the records of one cluster's gateways
     expired: bool = False  # the question is about days, too, whose usage the tables keep no more
+    empty: bool = False  # no source has, or ever had, a record
     lives_overlap: bool = False  # some were, or one began within REPEAT_MS of another's end, between the query's bounds
 
     @property
     def complete(self) -> bool:
-        """Nothing is known to be missing. A worker that still runs ("open") does not count against it."""
+        """Nothing is known to be missing, and there was something to look at. A worker that still runs ("open") doesn't
+        count against it.
+        """
         found = self.gaps_total or self.lost or self.malformed or self.conflicts or self.after_final_total
-        return not (found or self.mixes_clusters or self.changed or self.expired)
+        return not (found or self.mixes_clusters or self.changed or self.expired or self.empty)
 
     @property
     def sees_repeats(self) -> bool:
@@ -252,8 +255,14 @@ def assess_integrity(
         unchecked=sum(boot["unchecked"] for boot in boots),
         mixes_clusters=len(clusters) > 1 and any(source["kind"] in _ONE_CLUSTER for source in sources),
         expired=any(_asks_for_expired(source.get("expired_before"), question) for source in sources),
+        empty=not counted["records"] and not any(map(_had_records, sources)),
         lives_overlap=_lives_overlap(boots, question),
     )
+
+
+def _had_records(source: Mapping[str, Any]) -> bool:
+    """Whether a source without records, or none since a bound, had some: then all may have been idle."""
+    return bool(source.get("expired_before")) or any(each["end_offset"] for each in source.get("partitions", ()))
 
 
 def _asks_for_expired(day: str | None, question: AuditQuery) -> bool:

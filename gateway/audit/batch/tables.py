@@ -324,9 +324,9 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
 
 
 def _verdict_line(trust: LogIntegrity) -> str:
-    if not trust.complete:
-        return "NOT COMPLETE: the sums above leave out the items named here"
-    return "complete" if trust.records else "no records were found: nothing to sum up"
+    if not trust.records:
+        return "no records were found: nothing to sum up"
+    return "complete" if trust.complete else "NOT COMPLETE: the sums above leave out the items named here"
 
 
 def _expired_lines(sources: Sequence[Mapping[str, Any]], from_ms: int | None) -> list[str]:

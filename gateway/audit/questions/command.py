@@ -46,8 +46,8 @@ example:
 """
 _TREND_EPILOG: Final = f"""\
 Of the mean, a straight line, and one with a level for each weekday, that holds which was closest in the last quarter of
-the windows; `error bytes`: how far it was off there, on average. Windows that bounds or records cut don't count. What is
-seen ends with the last record, or with --to: windows before it in which there was no traffic have 0.
+the windows; `error bytes`: how far it was off there, on average. Windows that bounds or records cut don't count.
+What is seen ends with the last record, or with --to: windows before it in which there was no traffic have 0.
 
 {_EXIT_CODES}
 

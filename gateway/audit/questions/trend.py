@@ -114,7 +114,7 @@ def _whole_windows(seen: set[int], question: AuditQuery, calendar: CalendarWindo
     if not seen:
         return []
     starts, end_ms = [min(seen)], question.to_ms
-    last = max(seen) if end_ms is None else max(max(seen), calendar.find_start(end_ms - 1))
+    last = max(seen) if end_ms is None else max(*seen, calendar.find_start(end_ms - 1))
     while starts[-1] < last:
         starts += _next_windows(starts[-1], calendar, 1)
     first = 0 if question.from_ms == starts[0] else 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gateway.audit.batch import query, tables
 from gateway.audit.batch.query import AuditQuery, AuditReport, LogIntegrity
 from gateway.audit.spark import schema
@@ -139,6 +141,21 @@ def test_days_that_were_let_go_of_are_named_where_they_were_asked_for() -> None:
         trust = query.assess_integrity(counted, [], [], AuditQuery((), None, *bounds), sources)
         assert (trust.expired, trust.complete) == (expired, not expired)
         assert tables.integrity_json(trust)["expired"] is expired
+
+
+@pytest.mark.parametrize(
+    ("records", "source", "complete"),
+    [
+        (0, {"kind": "spool", "name": "x"}, False),
+        (0, {"kind": "topic", "partitions": [{"partition": 0, "start_offset": 0, "end_offset": 0}]}, False),
+        (0, {"kind": "topic", "partitions": [{"partition": 0, "start_offset": 9, "end_offset": 9}]}, True),
+        (0, {"kind": "tables", "expired_before": "2025-11-20"}, True),
+        (1, {"kind": "spool", "name": "x"}, True),
+    ],
+)
+def test_a_log_that_never_had_a_record_is_not_complete(records: int, source: dict[str, Any], complete: bool) -> None:
+    counted = {"records": records, "duplicates": 0, "conflicts": 0, "malformed": 0, "problems": {}, "samples": []}
+    assert query.assess_integrity(counted, [], [], AuditQuery(), [source]).complete is complete
 
 
 def test_everything_that_is_missing_is_named() -> None:
