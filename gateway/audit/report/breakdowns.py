@@ -38,10 +38,14 @@ class BreakdownPlan:
 
 
 def plan_breakdowns(
-    rows: Sequence[Mapping[str, Any]], refused: Sequence[str], whole: AuditQuery, span: IntervalSpan
+    rows: Sequence[Mapping[str, Any]],
+    refused: Sequence[str],
+    whole: AuditQuery,
+    span: IntervalSpan,
+    now_ms: int | None = None,
 ) -> BreakdownPlan:
     """`rows`: sums by all of DIMENSIONS, which are few; `refused`: the principals of whom there are REFUSED_SUMS;
-    `whole`: the report's bounds; `span`: of its intervals.
+    `whole`: the report's bounds; `span`: of its intervals; `now_ms`: when the time that goes on ends, if it does.
     """
     length = span.latest_ms + 1 - span.first_ms
     step = next((each for each in _STEPS_MS if length <= each * _MAX_STEPS), _STEPS_MS[-1])
@@ -53,6 +57,8 @@ def plan_breakdowns(
     before = None
     if whole.from_ms is not None:
         end = span.last_ms if whole.to_ms is None else whole.to_ms
+        if now_ms is not None and whole.from_ms < now_ms < end:  # to be compared with as much as there has been
+            end = now_ms
         before = AuditQuery((), None, 2 * whole.from_ms - end, whole.from_ms)
     return BreakdownPlan(
         ReportBreakdowns(groups, brokers, gateways, software, step),
@@ -86,6 +92,7 @@ def gather_breakdowns(
         levels=levels,
         episodes=NO_EPISODES if plan.episodes is None else _find_episodes(records, plan.episodes, span, sees_repeats),
         before=None if plan.before is None else records.sum_groups(plan.before)[0],
+        before_trust=None if plan.before is None else records.find_gaps(plan.before),
     )
 
 

@@ -53,7 +53,8 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
     if before_ms is not None:  # as long a time before is read as well, to be compared with
         before_ms -= (now_ms if reading.end_ms is None else reading.end_ms) - before_ms
     with cli.open_counted_records(replace(reading, start_ms=before_ms), None, tell) as records:
-        facts = report.gather_facts(records, reading.start_ms, reading.end_ms, options.topics, options.clients, tell)
+        bounds = (reading.start_ms, reading.end_ms)
+        facts = report.gather_facts(records, *bounds, options.topics, options.clients, tell, now_ms)
     tell("drawing")
     goes_to_stdout = is_stdout(output)
     try:

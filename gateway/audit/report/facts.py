@@ -52,7 +52,8 @@ NO_EPISODES: Final = RefusalEpisodes((), 0)
 @dataclass(frozen=True, slots=True)
 class ReportBreakdowns:
     """Sums by other names, the largest first and the others together at the end; `levels` by group
-    (slo.measure_levels), of steps of `step_ms`, as `episodes`; `before`: the sums of the time before, if it's known.
+    (slo.measure_levels), of steps of `step_ms`, as `episodes`; `before`: the sums of the time before, if it's known;
+    `before_trust`: what is missing there.
     """
 
     groups: Sequence[UsageGroup] = ()
@@ -63,6 +64,7 @@ class ReportBreakdowns:
     levels: Sequence[Mapping[str, Any]] = ()
     episodes: RefusalEpisodes = NO_EPISODES
     before: Mapping[str, int] | None = None
+    before_trust: LogIntegrity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         generated_ms=generated_ms,
         whole=dropped.count_finally_dropped(facts.totals, False, trust.sees_repeats),
         bound_reasons="; ".join(_bound_reasons(facts)),
-        dropped=lambda sums, torn=False: _dropped_text(sums, torn, trust.sees_repeats),
+        dropped=lambda sums, torn=False, of=trust: _dropped_text(sums, torn, of.sees_repeats),
         lost=dropped.count_finally_dropped,
         outcomes=usage.OUTCOMES,
         notes=usage.NOTES,

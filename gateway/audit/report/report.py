@@ -40,9 +40,10 @@ def gather_facts(
     topics: int,
     clients: int,
     tell: Callable[[str], None] = ignore_progress,
+    now_ms: int | None = None,
 ) -> ReportFacts:
     """The facts of the intervals that start in [from_ms, to_ms): `topics` and `clients` of them by name. With `from_ms`
-    they are compared with as long a time before, as far as `records` has it.
+    they are compared with as long a time before, as far as `records` has it; of a time that goes on, up to `now_ms`.
     """
     whole = AuditQuery((), None, from_ms, to_ms)
     by_topic, by_client = replace(whole, by=("topic",)), replace(whole, by=CLIENT_COLUMNS)
@@ -62,7 +63,7 @@ def gather_facts(
     by_window = replace(whole, window_ms=times.step_ms)
     by_reason = replace(by_window, by=("outcome", "reason"))
     of_topics = replace(by_window, by=by_topic.by, only=tuple(str(row["topic"]) for row in largest.rows))
-    plan = breakdowns.plan_breakdowns(places, refused, whole, span)
+    plan = breakdowns.plan_breakdowns(places, refused, whole, span, now_ms)
     records.prepare([by_reason, of_topics, *plan.questions], by_window, tell)
     tell("summing up reasons and windows")
     reasons = records.sum_groups(by_reason)

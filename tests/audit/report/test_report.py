@@ -109,6 +109,7 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Rep
     more = ReportBreakdowns(
         groups, groups, groups, groups, 60_000, [level | {"group": name} for name in names],
         RefusalEpisodes(refused, 99), total | {"offered_bytes": total["offered_bytes"] // 2},
+        _integrity(),
     )  # fmt: skip
     fields: dict[str, Any] = {
         "sources": [{"kind": "spool", "name": names[0]}], "first_ms": START, "last_ms": START + 60_000,
@@ -251,6 +252,20 @@ def test_it_is_compared_with_the_time_before_and_says_of_tenants_how_long_they_w
     assert "Accepted 102 kB 102 kB the same" in said
     assert "99 episodes, the 2 that lost most" in said
     assert "clicks 100 % 100 % 100 % 100 % 1 ms 1 ms" in said
+
+
+def test_the_time_before_has_bounds_and_gaps_of_its_own_and_is_as_long_as_what_there_has_been() -> None:
+    refused = [Row(outcome="rejected", reason="fence", repeats=0)]
+    lines = [*interval(0, refused), *interval(2, refused, start_ms=START + 20_000, final=True)]
+    for now_ms, before in ((START + 25_000, 0), (START + 35_000, 100)):
+        read = LocalRecords([LineSource(lines)])
+        found = report.gather_facts(read, START + 15_000, START + 86_400_000, 5, 5, now_ms=now_ms)
+        assert found.breakdowns.before is not None
+        assert (found.totals["rejected_bytes"], found.breakdowns.before["rejected_bytes"]) == (100, before)
+    found = report.gather_facts(LocalRecords([LineSource(lines)]), START + 20_000, START + 40_000, 5, 5)
+    said = _said(page.render_page(dataclasses.replace(found, sources=[])))
+    assert "Compared with as long a time before, of which records are missing" in said
+    assert "Finally dropped 100 B ≤ 100 B" in said
 
 
 def test_the_data_can_be_saved_with_every_name_and_sum() -> None:
