@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.audit.answers.answer import AuditAnswer, map_rows
-from gateway.audit.batch import tables
+from gateway.audit.batch import dropped, tables
 from gateway.audit.batch.query import LogIntegrity
 
 JSON_VERSION: Final = 1
@@ -52,10 +52,15 @@ def _show_lines(found: AnsweredQuestion, findings: str) -> Iterator[str]:
         name: kind for name, kind in found.kinds.items() if not (name.endswith("_ms") and name[:-3] in found.kinds)
     }
     words = sum(kind is str for kind in shown.values())
-    body = map_rows(lambda row: [_cell_text(row[name], name) for name in shown], found.rows)
-    yield from tables.align_lines([_column_title(name) for name in shown], body, None, words)
+    body = map_rows(lambda row: [_bound_mark(row, name) + _cell_text(row[name], name) for name in shown], found.rows)
+    yield from tables.add_bound_note(tables.align_lines([_column_title(name) for name in shown], body, None, words))
     yield from found.notes
     yield from ("", findings)
+
+
+def _bound_mark(row: Mapping[str, Any], name: str) -> str:
+    is_bound = name == dropped.BYTES_FIELD and row[dropped.LEAST_FIELD] < row[name]
+    return tables.AT_MOST_MARK if is_bound else ""
 
 
 def _column_title(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -106,6 +107,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert said[3] == "no forecast: it takes 8 whole days"
     assert cli.main(["episodes", *source, "--output", str(tmp_path / "x.csv")]) == 0
     assert len((tmp_path / "x.csv").read_text().splitlines()) == 2
+
+
+def test_an_episode_may_have_lost_less_than_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = interval(
+        0, [Row(outcome="discarded", repeats=0), Row(client_id="b", outcome="dropped", reason="acks0-limit")]
+    )
+    (tmp_path / "a.jsonl").write_text("\n".join([*lost, *interval(1, (), final=True)]))
+    assert cli.main(["episodes", "--spool", str(tmp_path), "--quiet"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[-3:-1] for line in said[2:4]] == [["≤100", "0"], ["100", "100"]]
+    assert said[4].startswith("≤ at most: ")
+    assert cli.main(["report", "--spool", str(tmp_path), "--output", str(tmp_path / "r.html"), "--quiet"]) == 0
+    told = re.findall("<td>(some[^<]* again)</td>", (tmp_path / "r.html").read_text())
+    assert sorted(told) == ["some may never have come again", "some never came again"]
 
 
 def test_a_target_that_is_met_to_the_last_step_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
