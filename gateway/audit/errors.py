@@ -11,6 +11,7 @@ RECORDS_GONE: Final = (
 NO_CONNECT_TEXT: Final = "SPARK_REMOTE: not by Spark Connect; by spark-submit, or on one machine"
 _MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
+_TRACEBACK: Final = "Traceback (most recent call last)"
 # Innermost, and yet not what went wrong.
 _UNINFORMATIVE_ERRORS: Final = ("java.lang.InterruptedException",)
 
@@ -70,4 +71,8 @@ def _java_causes(error: BaseException) -> list[Any]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:_MAX_MESSAGE_CHARS]
+    """The first line, or what a traceback in it ends with: that of one of Spark's Python processes."""
+    lines = text.strip().splitlines()
+    begins = next((at for at, line in enumerate(lines) if line.lstrip().startswith(_TRACEBACK)), None)
+    rest = () if begins is None else lines[begins + 1 :]
+    return next((line for line in rest if line and not line[0].isspace()), lines[0])[:_MAX_MESSAGE_CHARS]

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -19,6 +19,7 @@ from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.query import AuditQuery
 from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
+from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.stream import stream
 from tests.audit.records import START, Row, interval
@@ -80,6 +81,16 @@ def _batch(spark: SparkSession) -> DataFrame:
     found = [line for seq in range(1300) for line in interval(seq, [Row(client_id=os.urandom(128).hex())])]
     rows = [(bytearray(line.encode()), "usage", 0, offset, at) for offset, line in enumerate(found)]
     return spark.createDataFrame(rows, "value binary, topic string, partition int, offset bigint, timestamp timestamp")
+
+
+def test_of_a_python_process_of_sparks_it_is_said_what_it_raised(spark: SparkSession) -> None:
+    def fail(batches: Iterable[Any]) -> Iterator[Any]:
+        yield from ((2**64).to_bytes(8) for _ in batches)
+
+    numbers = spark.range(1)
+    with pytest.raises(PySparkException) as error:
+        map_in_arrow(numbers, fail, numbers.schema).collect()
+    assert "OverflowError: int too big to convert" in explain_error(error.value)
 
 
 @pytest.mark.parametrize("small", ["size=160k"], indirect=True)

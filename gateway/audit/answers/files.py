@@ -145,5 +145,9 @@ def _arrow_batches(answer: AuditAnswer, schema: pa.Schema) -> Iterator[pa.Record
 
     rows: Iterator[Any] = iter(answer.rows)
     while some := [*islice(rows, _ROWS_AT_ONCE)]:
-        columns = [pa.array([row[field.name] for row in some], field.type) for field in schema]
+        try:
+            columns = [pa.array([row[field.name] for row in some], field.type) for field in schema]
+        except OverflowError:
+            said = "Parquet and Delta tables have 64 bits for a sum, and one is beyond: write .csv or .ndjson"
+            raise AuditError(f"--output: {said}") from None
         yield pa.record_batch(columns, schema=schema)

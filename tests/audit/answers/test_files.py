@@ -17,6 +17,7 @@ from pyarrow import parquet
 from gateway.audit import cli
 from gateway.audit.answers import files
 from gateway.audit.answers.answer import AuditAnswer, dump_json, render_answer
+from gateway.audit.errors import AuditError
 from tests.audit.records import Row, interval
 
 if TYPE_CHECKING:
@@ -75,6 +76,14 @@ def test_a_client_s_name_begins_no_line_of_its_own() -> None:
     names = ["a\nb", "a\rb", "a\r\nb", "a\n=1", '"\n"']
     text = "\n".join(render_answer(_answer([{**ROWS[1], "topic": name} for name in names]), "csv"))
     assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["topic", *names]
+
+
+def test_a_sum_that_parquet_has_no_room_for_is_said(tmp_path: Path) -> None:
+    large = _answer([ROWS[0] | {"bytes": 2**63}])
+    with pytest.raises(AuditError, match=r"have 64 bits for a sum, and one is beyond: write .csv or .ndjson"):
+        files.write_answer(large, str(tmp_path / "x.parquet"))
+    assert not [*tmp_path.iterdir()]
+    assert files.write_answer(large, str(tmp_path / "x.csv")) == 1
 
 
 def test_a_file_that_fails_halfway_leaves_the_one_before(tmp_path: Path) -> None:
