@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from fnmatch import fnmatchcase
@@ -138,7 +138,7 @@ def _make_price(entry: Any, where: str) -> GigabytePrice:
     return GigabytePrice(price, {name: str(pattern) for name, pattern in patterns.items()})
 
 
-def _check_names(found: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
+def _check_names(found: Iterable[Any], known: Sequence[str], where: str) -> None:
     for name in found:
         if name not in known:
             raise InvalidPrices(f"{where}{name!r} is not one of {', '.join(known)}")
