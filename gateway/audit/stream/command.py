@@ -98,9 +98,7 @@ def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
     if options.max_records is not None and options.max_records < 1:
         cli.exit_wrong_use(f"--max-records: {options.max_records} is not a valid number of records")
     address = _parse_address(options.metrics_port) if options.metrics_port else None
-    properties = cli.read_properties_file(options.command_config) if options.command_config else {}
-    properties |= cli.parse_pairs("--property", options.property)
-    properties = {name.removeprefix("kafka."): value for name, value in properties.items()}
+    properties = cli.read_properties(options)
     conf = cli.parse_pairs("--conf", options.conf)
     checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"
     keys = cli.read_chain_keys(options.chain_key)
