@@ -377,7 +377,7 @@ class UsageInterval(msgspec.Struct, frozen=True, tag=True):
     start_ms: int  # Unix time
     end_ms: int
     rows: tuple[UsageRow, ...]
-    counts: dict[str, int] = {}  # deltas, names in COUNTS
+    counts: dict[str, int] = {}  # deltas, names in COUNT_NAMES
     final: bool = False  # the worker ended in order; nothing follows
     storage_factor: float | None = None  # the lowest that was enforced; None where storage protection is off
 
@@ -505,7 +505,7 @@ class AdminQuery(msgspec.Struct, frozen=True, tag=True):
     listener: str = DEFAULT_LISTENER  # whose credentials count
 
 
-# Names of Interval.counts; control exports each as a counter, present at 0 from the start.
+# Names of UsageInterval.counts; control exports each as a counter, present at 0 from the start.
 # Beside them API_REQUESTS with an API key, of requests other than Produce.
 COUNT_NAMES = (
     "connections_accepted",
@@ -582,8 +582,9 @@ Received = TypeVar("Received")
 
 
 class ProcessChannel(Generic[Posted, Received]):
-    """One end of the socketpair: `Channel[Up, Down](sock, decode_down)` is a worker's, `Channel[Down, Up](sock,
-    decode_up)` control's. The parent has messages of its own in the same framing.
+    """One end of the socketpair: `ProcessChannel[ToControl, ToWorker](sock, decode_for_worker)` is a worker's,
+    `ProcessChannel[ToWorker, ToControl](sock, decode_for_control)` control's. The parent has messages of its own in
+    the same framing.
 
     `post` never waits. `run` writes the posted messages until cancelled, or the other end takes no more: what that has
     sent before is still to be received, and `receive` says that it is gone.

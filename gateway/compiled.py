@@ -22,7 +22,7 @@ PURE_PYTHON_VARIABLE: Final = "PURE_PYTHON"
 
 
 class _SourceFinder:
-    """A finder of modules that takes EITHER as Python."""
+    """A finder of modules that takes EITHER_FORM as Python."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

@@ -4,7 +4,7 @@
 # goes on in the workers. A process of its own would have to be watched as well. The parent does little else, outlives
 # both, and its loop is what has to live. One task has all connections in one selector, as the data path's reactor has:
 # a connection costs some 20 µs and no task, so a flood of them is accepted as fast as it comes, and nobody else's
-# connection is lost in the kernel's queue. After BATCH connections the parent's other tasks have their turn.
+# connection is lost in the kernel's queue. After ACCEPT_BATCH connections the parent's other tasks have their turn.
 #
 # Liveness and readiness: a kubelet that restarts the pod ends every connection, so /healthz says no only when control
 # has been silent for longer than any restart takes. /readyz says no much earlier: other gateways can take new

@@ -72,7 +72,7 @@ class NewChannel(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopNotice(msgspec.Struct, frozen=True, tag=True):
-    """To control: Stop comes before long. Readiness is to say so; everything else goes on."""
+    """To control: StopChild comes before long. Readiness is to say so; everything else goes on."""
 
 
 class StopChild(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +83,7 @@ class StopChild(msgspec.Struct, frozen=True, tag=True):
 
 
 class ListenRequest(msgspec.Struct, frozen=True, tag=True):
-    """Open that address, or give it again if it is open under this name; answered by Listening."""
+    """Open that address, or give it again if it is open under this name; answered by ListeningSocket."""
 
     name: str
     host: str

@@ -121,7 +121,7 @@ def configured_policies(
     out: Mapping[int | None, float] = NO_TOTALS,
 ) -> dict[PolicyKey, PolicyValue]:
     """The base: the values of the configuration file's sections. `client_quotas`, `resource_groups`: as a document has
-    them. `out`: OUT_KEY by broker, None: the default of all brokers.
+    them. `out`: TOTAL_OUT_KEY by broker, None: the default of all brokers.
 
     Raises:
         DocumentError: the faults of client_quotas or resource_groups.

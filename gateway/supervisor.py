@@ -6,8 +6,8 @@
 # child has a socketpair to it (parent_link.py).
 #
 # Stop: `readyz` turns and everything goes on for the delay that was asked for, so that whoever sends clients
-# here stops doing so. Then listening sockets close, children get Stop, workers drain, control writes down what they
-# reported; what is left at the deadline is killed.
+# here stops doing so. Then listening sockets close, children get StopChild, workers drain, control writes down what
+# they reported; what is left at the deadline is killed.
 
 from __future__ import annotations
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -167,3 +169,29 @@ def test_the_map_of_a_package_names_each_of_its_modules(path: Path) -> None:
     named = {name.removesuffix(".py") for name in re.findall(r"(?<![/\w])(\w+\.py|\w+(?=/))", path.read_text())}
     there = {each.stem for each in folder.glob("*.py")} | {each.parent.name for each in folder.glob("*/__init__.py")}
     assert there - {"__init__"} <= named, f"not on the map: {sorted(there - named)}"
+
+
+COMMENT = re.compile(r'^\s*r?"""(?:.|\n)*?"""|#.*', re.MULTILINE)  # or a docstring
+COMPILED = sorted(path for top in (*PURE, "gateway") for path in (ROOT / top).rglob("*.p[xy][dx]"))
+# Of operating systems, a deployment's environment, and Java.
+FOREIGN_NAMES = {
+    *vars(errno), *vars(socket), "HTTPS_PROXY", "IOV_MAX", "NO_PROXY", "PIPE_BUF", "PR_SET_PDEATHSIG", "SSL_CERT_FILE",
+    "TCP_WINDOW_CLAMP", "NAME_FILE", "PRODUCE_GATEWAY_ADMIN__PORT", "UTF_8",
+}  # fmt: skip
+
+
+def test_constants_that_comments_name_exist() -> None:
+    code = " ".join(COMMENT.sub("", path.read_text()) for path in (*SOURCES, *COMPILED))
+    known = FOREIGN_NAMES | set(re.findall(r"\w+", code))
+    pattern = re.compile(r"\b_?[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9]\b")
+    for path in SOURCES:
+        named = set(pattern.findall("\n".join(COMMENT.findall(path.read_text()))))
+        assert named <= known, f"{path}: {sorted(named - known)}"
+
+
+def test_modules_that_comments_name_exist() -> None:
+    known = {path.as_posix() for path in (*SOURCES, *(ROOT / "tests").rglob("*.py"))}
+    for path in SOURCES:
+        named = set(re.findall(r"(?<![\w.])\w[\w/]*/\w+\.py\b", "\n".join(COMMENT.findall(path.read_text()))))
+        gone = {name for name in named if not any(each.endswith(f"/{name}") for each in known)}
+        assert not gone - {"producer/sender.py"}, f"{path}: {sorted(gone)}"  # kafka-python's

@@ -211,7 +211,7 @@ def gateway_config(upstream: str, ports: tuple[int, int, int], folder: Path) -> 
 
 class LoadClock:
     """When the load ends: after `seconds`, and not before each topic that is offered too much of has been rejected and
-    HELD_S have passed since; after LONGEST times `seconds` in any case. Times in seconds since the load began.
+    HELD_S have passed since; after MAX_LOAD_FACTOR times `seconds` in any case. Times in seconds since the load began.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -101,7 +101,7 @@ class BrokerConnection:
         return self._decode_response(api, await self._exchange_frames(api, body, spoken), spoken)
 
     def supports_version(self, api: ApiCodec[Any, Any], version: int) -> bool:
-        """Whether `ask` uses that version, or a newer one."""
+        """Whether `send_request` uses that version, or a newer one."""
         return min(self._versions.get(api.key, (0, -1))[1], api.highest) >= version
 
     async def _learn_versions(self) -> None:

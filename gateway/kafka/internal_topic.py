@@ -165,7 +165,7 @@ class InternalTopic:
     # --- making and judging -------------------------------------------------------------------------------------------
 
     def lookup_or_create(self) -> TopicPresent | TopicAbsent:
-        """The topic, created if there is none; Absent: it is on its way.
+        """The topic, created if there is none; TopicAbsent: it is on its way.
 
         Raises:
             TopicError: it can't be had.

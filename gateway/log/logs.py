@@ -2,7 +2,8 @@
 #
 # Modules use the standard `logging`, under the names of LOGGERS, and give fields as `extra`.
 # A line is one write of at most PIPE_BUF bytes, which no other process's write can come between. Of one event there are
-# BURST lines within PERIOD_S, then their number; changes of policies are always told. Knows no configuration file.
+# LINE_BURST lines within BURST_PERIOD_S, then their number; changes of policies are always told. Knows no configuration
+# file.
 
 from __future__ import annotations
 
@@ -238,7 +239,9 @@ def _hide_secrets(event: LogEvent) -> LogEvent:
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Whether any of _SECRETS could. In other letters than ASCII's there are more that are the same but for case."""
+    """Whether any of _SECRET_PATTERNS could match. In other letters than ASCII's there are more that are the same but
+    for case.
+    """
     lower = text.lower()
     return not text.isascii() or any(hint in lower for hint in _SECRET_HINTS)
 

@@ -140,8 +140,8 @@ class QuotaEndpoint(Protocol):
         """DescribeClientQuotas; never asked for Match.PREFIX."""
 
     def describe_apart(self, components: Sequence[Component] = (), strict: bool = False) -> Sequence[QuotaRow] | None:
-        """The same, the brokers' values with UPSTREAM behind their keys; None: it is no gateway that could, and all
-        values are the brokers'.
+        """The same, the brokers' values with UPSTREAM_SUFFIX behind their keys; None: it is no gateway that could, and
+        all values are the brokers'.
         """
 
     def alter(self, alterations: Sequence[Alteration], validate_only: bool) -> Sequence[QuotaRefusal | str | None]:

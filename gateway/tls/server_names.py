@@ -26,7 +26,7 @@ class UnknownServerName(Exception):
     """No broker goes by that server name, nor does the bootstrap.
 
     Attributes:
-        reason: one of REASONS, for counting.
+        reason: one of NAME_FAULT_REASONS, for counting.
     """
 
     def __init__(self, text: str, reason: NameFaultReason) -> None:

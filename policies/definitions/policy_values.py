@@ -66,7 +66,7 @@ class PolicyKey(NamedTuple):
 
     @classmethod
     def of_broker(cls, broker_id: int | None = None, key: str = TOTAL_KEY) -> PolicyKey:
-        """The key of a broker's total. None: the default of all brokers. `key`: or OUT_KEY."""
+        """The key of a broker's total. None: the default of all brokers. `key`: or TOTAL_OUT_KEY."""
         return cls("broker", EVERY_BROKER if broker_id is None else str(broker_id), key)
 
     @classmethod

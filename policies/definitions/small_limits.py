@@ -26,7 +26,7 @@ def small_limit_text(rate: float | None) -> str:
 
 
 def small_limit_warnings(values: PolicyValues) -> list[str]:
-    """The warnings of these values; beyond MAX_TOLD their number."""
+    """The warnings of these values; beyond MAX_LISTED their number."""
     small = sorted((key for key, value in values.items() if _is_small(key, value)), key=policy_order)
     texts = [f"{key}: {small_limit_text(as_number(values[key]))}" for key in small[:MAX_LISTED]]
     return texts + ([f"{len(small) - MAX_LISTED:,} more limits are as small"] if len(small) > MAX_LISTED else [])

@@ -58,7 +58,7 @@ class MeterRates(NamedTuple):
 class HeldTraffic(NamedTuple):
     """Rejections and delays of one client's data for a topic, enforced or only observed (policies.usage), summed up.
 
-    `since_ms`: the time at which they began to follow each other without a pause of LATELY_MS; it may be long before
+    `since_ms`: the time at which they began to follow each other without a pause of RECENT_MS; it may be long before
     `first_ms`, that of the first one in the sums.
     """
 

@@ -62,7 +62,7 @@ class PageRow:
         self._cells[self._first] += size
 
     def read_newer(self, at: float) -> tuple[float, float, float, float, float] | None:
-        """LEVEL, AT, SEEN, LIMIT and BEYOND as written by the worker that wrote last, if that was after `at`."""
+        """LEVEL, AT, SEEN_SPENT, LIMIT and BEYOND as written by the worker that wrote last, if that was after `at`."""
         ats = [each.tolist() for each in self._ats]  # once: others write meanwhile
         latest = max(map(max, ats))
         if latest <= max(at, 0.0):  # no worker has written yet
@@ -85,7 +85,7 @@ class PageRow:
         cells[older + AT] = at
 
     def read_views(self) -> list[tuple[float, float, float, float]]:
-        """LEVEL, AT, SEEN and LIMIT of each worker, as it wrote them last."""
+        """LEVEL, AT, SEEN_SPENT and LIMIT of each worker, as it wrote them last."""
         cells = self._cells.tolist()
         columns = range(0, len(cells), CELLS)
         views = [max((first + view for view in VIEWS), key=lambda view: cells[view + AT]) for first in columns]

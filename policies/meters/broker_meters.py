@@ -18,7 +18,7 @@ from policies.meters.topic_meter import TopicMeter
 if TYPE_CHECKING:
     from policies.meters.meter import TickSchedule
 
-# Names that clients made up must not fill the memory: beyond this many, the rest share one meter, OTHER.
+# Names that clients made up must not fill the memory: beyond this many, the rest share one meter, OTHER_TOPICS.
 MAX_UNLISTED: Final = 10_000
 OTHER_TOPICS: Final = b""
 QUIET_RATE: Final = 1.0  # bytes per second: an unlisted topic below it is forgotten at the next tick

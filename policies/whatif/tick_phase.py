@@ -29,7 +29,7 @@ def phase_vote(start_ms: int, end_ms: int, wait_ms: float) -> tuple[int, int]:
     """The vote of rejections within [start_ms, end_ms) with a throttle time of `wait_ms`: the first bin, and the number
     of bins.
 
-    Of use where wait_ms is above 0 and below TOLD_MS.
+    Of use where wait_ms is above 0 and below MAX_WAIT_MS.
     """
     return int((start_ms + wait_ms) % TICK_MS) // BIN_MS, vote_width(end_ms - start_ms)
 

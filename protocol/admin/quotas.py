@@ -32,7 +32,7 @@ IP = "ip"
 
 # A gateway and the brokers behind it enforce quotas of their own, and both hold. An answer has one value for each key
 # of an entity: where both have one it is the gateway's, and the brokers' has this behind its key. A filter with a
-# component of the type APART, which no broker knows, has a gateway spell all of the brokers' so.
+# component of the type APART_TYPE, which no broker knows, has a gateway spell all of the brokers' so.
 UPSTREAM_SUFFIX = ".upstream"
 APART_TYPE = "produce-gateway:apart"
 # Such an answer also has, behind each value of the gateway's that ends, one with this behind its key: until when it
@@ -278,7 +278,9 @@ def merge_altered(
 
 
 def without_apart(request: DescribeClientQuotasRequest) -> DescribeClientQuotasRequest | None:
-    """The filter that brokers can be asked for, where the request has a component of type APART; None: it has none."""
+    """The filter that brokers can be asked for, where the request has a component of type APART_TYPE; None: it has
+    none.
+    """
     kept = tuple(component for component in request.components if component.entity_type != APART_TYPE)
     return request._replace(components=kept) if kept != request.components else None
 
@@ -291,8 +293,8 @@ def merge_described(
     """The broker's answer with our entries in it: those that the request's filter finds, which the caller has chosen.
 
     Our values go behind the broker's of the same entity; entities that it doesn't have come last. A value of the
-    broker's has UPSTREAM behind its key where we have one of the same key, and where `is_apart` says so. An answer with
-    an error stays as it is.
+    broker's has UPSTREAM_SUFFIX behind its key where we have one of the same key, and where `is_apart` says so. An
+    answer with an error stays as it is.
     """
     if answer.error_code != api.NONE:
         return answer

@@ -42,8 +42,8 @@ MAX_HELD_BYTES: Final = (
 LONGEST_NAME: Final = 249  # of a topic: Kafka makes no longer ones
 HIDDEN_TAG: Final = 0x7F  # the highest one-byte tag: Kafka counts its tagged fields up from 0 and has reached 3
 
-# Layouts: a number is that many bytes, a tuple an array of such elements, BYTES a string or bytes. Those of versions
-# before tagged fields are the same without TAGS, and with lengths and counts of fixed widths.
+# Layouts: a number is that many bytes, a tuple an array of such elements, _BYTES a string or bytes. Those of versions
+# before tagged fields are the same without _TAGS, and with lengths and counts of fixed widths.
 _BYTES: Final = "bytes"
 _NAME: Final = "a topic's name"
 _ID: Final = "a topic's id"
@@ -99,8 +99,8 @@ _SHARE_ACKNOWLEDGE_2: _Layout = (*_HEADER, 4 + 2, _BYTES, 4, _ACKNOWLEDGED, _END
     _COUNT,  # the same n times
     _TAG,  # n is the number of a tagged field
     _ENDPOINT_TAG,  # the same, hide number 0
-    _TOPIC,  # n - 1 bytes are a topic's name: _TAKE them
-    _SIZE,  # n - 1 bytes are records: _WALK them
+    _TOPIC,  # n - 1 bytes are a topic's name: _READ_TOPIC takes them
+    _SIZE,  # n - 1 bytes are records: _READ_RECORDS takes them
     _HIDE_ARRAY,  # n - 1 addresses
     _NEXT,  # once more from step `argument` on, if there are more
     _READ_TOPIC,  # `argument` bytes, or those announced, are a topic's name
@@ -214,7 +214,7 @@ class EndpointHider:
 
         Returns:
             How many bytes at the end of this chunk must not be sent yet (0, but within a list of addresses): the next
-            chunk has to begin with them. Fewer than HOLD, and none once the whole answer is there.
+            chunk has to begin with them. Fewer than MAX_HELD_BYTES, and none once the whole answer is there.
         """
         size = end - start
         if self.unread >= size:  # most chunks of a large answer lie within records
@@ -353,9 +353,9 @@ def pass_through_hider(size: int) -> EndpointHider:
 def _hide_array(buf: bytearray | memoryview, pos: int, end: int, frame_end: int) -> bool:
     """Make the addresses at `pos`, and the bytes behind them, an empty array and an unknown tagged field of that size.
 
-    The tagged fields behind the addresses stay, before the new one. A list too large to be held (more than HOLD, so
-    that `end` is not its end) takes them along into the new field. False if the bytes aren't a list of addresses at
-    all: then they are hidden likewise.
+    The tagged fields behind the addresses stay, before the new one. A list too large to be held (more than
+    MAX_HELD_BYTES, so that `end` is not its end) takes them along into the new field. False if the bytes aren't a list
+    of addresses at all: then they are hidden likewise.
     """
     head, tag, followed = b"\x01\x01", HIDDEN_TAG, True
     if end >= frame_end:

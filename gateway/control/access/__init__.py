@@ -23,5 +23,5 @@
 #   `problem` the login failed, else `headers` have the cookie for the answer, such as a 303.
 #   `gate_of(scope).log_out(scope)` returns such headers as well. The row of a login has the role NONE, for which no
 #   credentials are needed, nor a CSRF token; that of a logout VIEWER. /v1/session is the same for programs
-#   (rest/session.py).
+#   (admin/rest/routers/session.py).
 # - Without any credentials in the configuration there is no login: who asks from this machine is an admin.

@@ -112,7 +112,7 @@ def make_application(
 
 class _MetricsExposition:
     """The text of /metrics, never older than the question. With many topics it takes seconds of control's time, and
-    any caller may ask: so one is made at a time, EXPOSITION_S after the last, for all who ask until it is begun.
+    any caller may ask: so one is made at a time, EXPOSITION_PAUSE_S after the last, for all who ask until it is begun.
     """
 
     def __init__(self, render: Callable[[], Iterator[bytes]]) -> None:

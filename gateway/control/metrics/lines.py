@@ -65,7 +65,7 @@ class CounterLines:
         self._name = family.exposed_name.encode()
         self._series_places: dict[str, int] = {}  # of series, by their labels
         self._values: array[Any] = array(typecode)
-        self._templates: list[bytearray] = []  # of _STEP lines each
+        self._templates: list[bytearray] = []  # of _LINES_PER_STEP lines each
         self._growing = Lock()  # there are as many values as lines
 
     def add_amount(self, labels: str, amount: float) -> None:

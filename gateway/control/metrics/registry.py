@@ -2,8 +2,9 @@
 #
 # Families with a series for each topic or client are not in it: lines.py makes their text.
 #
-# Events come from workers as rows of intervals and as counts; what is so just now as Rates and Gauges. A name
-# that a client says becomes a label only once a broker vouched for it, cut and within a cap; the rest is `other`.
+# Events come from workers as rows of intervals and as counts; what is so just now as WorkerRates and
+# WorkerGauges. A name that a client says becomes a label only once a broker vouched for it, cut and within a cap; the
+# rest is `other`.
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ from policies.thresholds.sums import CommittedTotal
 from protocol import api
 
 _SET_HERE: Final = (*TRAFFIC, *CLUSTER, *CHANGES, *USAGE_LOG, *ITSELF)  # others have collectors, or lines of their own
-_LABELLED: Final = ("disconnects", "server_names_refused")  # in channel.COUNTS their label's values are behind them
+_LABELLED: Final = ("disconnects", "server_names_refused")  # channel.COUNT_NAMES has their label behind them
 
 
 class ClusterMetrics(NamedTuple):
@@ -235,7 +236,7 @@ class GatewayMetrics:
         self.add_counts(interval.counts)
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add deltas, by the names of channel.COUNTS."""
+        """Add deltas, by channel.COUNT_NAMES."""
         others = 0
         for name, count in counts.items():
             if name.startswith(API_REQUESTS):

@@ -136,7 +136,7 @@ class PolicyService:
     are loaded; never in the constructor.
 
     `loaded` is set when all that was kept has been read once: before, only the base holds, and changes wait for it,
-    LOADING_S at most.
+    LOADING_TIMEOUT_S at most.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PolicyService:
 
     @property
     def history(self) -> Sequence[PastChange]:
-        """Changes of single values, see Store; and those of the base since the start, which no store keeps."""
+        """Changes of single values, see PolicyStore; and those of the base since the start, which no store keeps."""
         kept = self._store.history
         return tuple(heapq.merge(kept, self._base_history, key=lambda past: past.at_ms)) if self._base_history else kept
 

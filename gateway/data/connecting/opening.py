@@ -25,7 +25,7 @@ class ByteSource(Protocol):
 
 
 async def receive_head(source: ByteSource, sock: socket.socket, max_bytes: int, *, wants_sasl: bool) -> bytes:
-    """The first HEAD bytes of the first request; fewer if the client closed before.
+    """The first REQUEST_HEAD_BYTES bytes of the first request; fewer if the client closed before.
 
     Raises:
         MalformedFrame: these are not the first bytes of a Kafka client.

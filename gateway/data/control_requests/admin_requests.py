@@ -78,8 +78,8 @@ class AdminRequests:
         self._charge.update_size(len(turn.request))
 
     def advance_turn(self, turn: AdminTurn, now: float) -> tuple[int, bytes]:
-        """Take the turn's next step (AdminTurn.next_step). The caller sends the frame; after FORWARD and REPLY the turn
-        is over.
+        """Take the turn's next step (AdminTurn.next_step). The caller sends the frame; the turn is over after
+        REPLY_TO_CLIENT and FORWARD_REQUEST.
 
         Raises:
             MalformedFrame: the request can't be answered.

@@ -121,8 +121,8 @@ class LinkSide:
             reactor.modify(self._fd, mask)
 
     def limit_receive_buffer(self, *, small: bool) -> None:
-        """Let its peer send no more ahead than SMALL_BUFFER, or as much as usual. So what can't be handled soon stays
-        in the peer's own queue: it has not sent it, as far as its timeouts go.
+        """Let its peer send no more ahead than SMALL_BUFFER_BYTES, or as much as usual. So what can't be handled soon
+        stays in the peer's own queue: it has not sent it, as far as its timeouts go.
         """
         if small == bool(self._usual_buffer):
             return

@@ -1,11 +1,11 @@
 # Fetches of one connection from resource groups with a dispatch limit (PIP-82): which groups those are, what its
 # answers cost them, and how long it has to wait.
 #
-# One Fetch may ask for a PART of what is left until the group owes DEBT_S. So the debt stays below that however many
-# share the group, and they get equal parts: who comes right behind others may take less and waits longer, and comes at
-# a better time then (taking all that is left, the one behind the largest gap would always have most). But the broker
-# gives one batch however little is asked for: a Fetch waits itself while more is owed than the throttle time of an
-# answer may say.
+# One Fetch may ask for FETCH_PART of what is left until the group owes DEBT_S. So the debt stays below that however
+# many share the group, and they get equal parts: who comes right behind others may take less and waits longer, and
+# comes at a better time then (taking all that is left, the one behind the largest gap would always have most). But the
+# broker gives one batch however little is asked for: a Fetch waits itself while more is owed than the throttle time of
+# an answer may say.
 #
 # A connection new to a group waits for the debt that is there. Since all consumers may start at once, what is promised
 # to those that are new counts as owed until their first answers are there.

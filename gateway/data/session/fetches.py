@@ -173,8 +173,8 @@ class FetchLimiter:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def begin_response(self, buf: bytearray, pos: int, end: int, entry: PendingEntry, now: float) -> FetchMeter | None:
-        """Charge the response in buf[pos:end], of which HEAD bytes are present, and write its throttle time. Returns
-        the meter to feed while it passes, where resource groups are charged.
+        """Charge the response in buf[pos:end], of which RESPONSE_HEAD_BYTES are present, and write its throttle time.
+        Returns the meter to feed while it passes, where resource groups are charged.
         """
         client = self._client
         _, _, version, key, charges = entry

@@ -144,7 +144,7 @@ class ProduceGate:
         if meter.is_affected:
             held_by = (
                 None if meter.name == OTHER_TOPICS else self.broker.storage_limit_of(meter.name)
-            )  # OTHER is several topics
+            )  # OTHER_TOPICS is several
             if not isinstance(held_by, StorageThrottle):
                 return None
             storage = held_by

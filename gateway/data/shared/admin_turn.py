@@ -106,7 +106,8 @@ class AdminTurn:
         )
 
     def next_step(self, owes: bool, now: float) -> tuple[int, bytes]:
-        """The next step, and the frame for SEND and REPLY. After FORWARD and REPLY the turn is over.
+        """The next step, and the frame of SEND_TO_BROKER and REPLY_TO_CLIENT. The turn is over after REPLY_TO_CLIENT
+        and FORWARD_REQUEST.
 
         Raises:
             UnanswerableRequest: see there.

@@ -1,9 +1,10 @@
 # How long Produce requests take, for histograms: at this worker, to their broker and back, and in waits for limits.
 #
 # Sans-IO, and nearly free. A request that is measured carries the time from which on it counts; the reactor says when a
-# batch of events is over, by then its answer has been sent. Up to MEASURED requests a second all are measured; beyond,
-# every 2nd, 4th, … of a connection, by its correlation id, and each counts for as many. That is decided each second,
-# and at once where much more comes than in the last one: measuring all of a burst costs as much as passing it on.
+# batch of events is over, by then its answer has been sent. Up to MEASURED_PER_S requests a second all are measured;
+# beyond, every 2nd, 4th, … of a connection, by its correlation id, and each counts for as many. That is decided each
+# second, and at once where much more comes than in the last one: measuring all of a burst costs as much as passing it
+# on.
 
 from __future__ import annotations
 

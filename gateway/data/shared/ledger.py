@@ -24,8 +24,8 @@ OTHER_NAME = "other"
 MAX_INTERVAL_BYTES = 8 * 2**20
 _ROW_BYTES = 128  # of a row besides its names: numbers, outcome and reason
 
-# A row's counters, by their places; delay in milliseconds. UNTOLD are those of the bytes and messages for which it is
-# not known whether they are repeats (policies.idempotence.repeats).
+# A row's counters, by their places; delay in milliseconds. UNKNOWN_REPEAT_…: those of the bytes and messages for
+# which it is not known whether they are repeats (policies.idempotence.repeats).
 BYTES, MESSAGES, REQUESTS, DELAY, REPEATS, UNKNOWN_REPEAT_BYTES, UNKNOWN_REPEAT_MESSAGES = range(7)
 RowCounts = list[int]
 _ZERO_COUNTS: Final = (0,) * 7
@@ -75,8 +75,9 @@ class UsageLedger:
         """The counters of that key in the current interval, created at 0.
 
         Client ids and software names are free text, there may be a principal per session, and topics need not exist.
-        Beyond `max_names` clients or topics in one interval, or MAX_BYTES of rows, the rest is counted under `other`,
-        so that a client can't fill memory, disk and usage topic with names. The caller bounds the length of names.
+        Beyond `max_names` clients or topics in one interval, or MAX_INTERVAL_BYTES of rows, the rest is counted under
+        `other`, so that a client can't fill memory, disk and usage topic with names. The caller bounds the length of
+        names.
         """
         key = (broker, topic, principal, client_id, outcome, reason, group, software)
         row = self._rows.get(key)

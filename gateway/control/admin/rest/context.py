@@ -29,9 +29,7 @@ _T = TypeVar("_T")
 
 
 class LatestSnapshot(Protocol):
-    """The last message of a type: of Settings, Topics, Policy, Quotas and Storage the one to workers, of Rates the one
-    from them; None: none yet.
-    """
+    """The last message of a type: of a snapshot the one to workers, of WorkerRates theirs; None: none yet."""
 
     def __call__(self, kind: type[_T], /) -> _T | None: ...
 

@@ -172,7 +172,7 @@ class PeerTable:
     """The messages of others.
 
     Attributes:
-        drop_counts: messages dropped, by reason (DROPPED).
+        drop_counts: messages dropped, by reason (DROP_REASONS).
         peer_count: gateways beside this one.
         worker_count: of those, together.
     """

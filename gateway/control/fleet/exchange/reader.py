@@ -62,7 +62,7 @@ class ReportReader:
         self._is_stale, self._wanted_partitions = True, self._partitions
 
     async def read_records(self) -> list[ReportRecord]:
-        """At most MAX_AT_ONCE records; none after a while."""
+        """At most MAX_READ_MESSAGES records; none after a while."""
         wanted = self._wanted_partitions
         if wanted is None:
             return self._convert_messages(await trio.to_thread.run_sync(self._poll_messages))

@@ -84,7 +84,7 @@ def decode_usage(data: bytes) -> ResourceUsage:
     """A message whose columns are of one length, and whose numbers are such.
 
     Raises:
-        UnknownVersion, Malformed
+        UnknownVersion, MalformedUsage
     """
     if not 2 <= len(data) <= MAX_BYTES:
         raise MalformedUsage("too short, or too long")

@@ -210,8 +210,8 @@ def _sets_value(alteration: quotas.EntityAlteration) -> bool:
 
 
 def _removal_for_broker(op: quotas.QuotaOperation) -> quotas.QuotaOperation | None:
-    """The removal of a key that brokers know applies to theirs as well: it may be the only one. With UPSTREAM behind
-    the key, it applies to theirs alone.
+    """The removal of a key that brokers know applies to theirs as well: it may be the only one. With
+    UPSTREAM_SUFFIX behind the key, it applies to theirs alone.
     """
     try:
         key = QuotaKey.parse(op.key.removesuffix(quotas.UPSTREAM_SUFFIX))
