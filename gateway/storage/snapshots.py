@@ -6,8 +6,6 @@
 # was read before stays with the caller and ages). A record that is no snapshot is left out, so the broker's last valid
 # one ages as well; each kind of fault is logged once, all are counted.
 #
-# librdkafka has no consumer without a group id. This one is never joined nor committed to, but its coordinator is
-# looked up; where that is forbidden, reading goes on without it.
 # Knows no policy: whether a snapshot is fresh enough is policies/storage/'s.
 
 from __future__ import annotations
@@ -32,11 +30,13 @@ from gateway.kafka.internal_topic import (
     TroubleLog,
     error_reason,
 )
+from gateway.kafka.topic_consumer import IGNORED_READ_ERRORS, make_topic_consumer
 from gateway.storage.snapshot import InvalidVolumeSnapshot, decode_snapshot, parse_broker_key
 from policies.storage import VolumeSnapshot
 
 log = logging.getLogger("gateway.storage")
 
+READING: Final = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
 POLL_S: Final = 0.1  # while metadata is under way
 MAX_RECORDS: Final = 1000  # of one poll
 MAX_FAULT_KINDS: Final = 100  # of invalid records that are logged
@@ -133,7 +133,7 @@ class SnapshotReader:
                 self.caught_up = True
         elif error.code() in NO_TOPIC_ERRORS:
             self._topic.schedule_lookup()
-        elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+        elif error.code() not in IGNORED_READ_ERRORS:
             self._report_problem(error.name(), f"can't be read ({error.str()})")
 
     def _on_error(self, error: KafkaError) -> None:
@@ -144,17 +144,7 @@ class SnapshotReader:
     # --- partitions ---------------------------------------------------------------------------------------------------
 
     def _make_consumer(self) -> Consumer:
-        return Consumer(
-            {
-                "group.id": "produce-gateway-volumes",
-                **self._properties,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "error_cb": self._on_error,
-            }
-        )
+        return make_topic_consumer(self._properties, "produce-gateway-volumes", self._on_error, READING)
 
     def _on_topic_found(self, found: TopicLookup) -> None:
         self.connected = not isinstance(found, TopicUnreachable)
@@ -182,7 +172,7 @@ class SnapshotReader:
         """
         topic_id, partitions = found
         if topic_id != self._topic_id or not self._partitions <= partitions:
-            if self._is_used:  # it may ask an old topic's leader for ever: control/fleet/exchange/reader.py
+            if self._is_used:
                 consumer = self._make_consumer()
                 self._consumer.close()
                 self._consumer = consumer

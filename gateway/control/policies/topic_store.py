@@ -51,6 +51,7 @@ from gateway.kafka.internal_topic import (
     TroubleLog,
     error_reason,
 )
+from gateway.kafka.topic_consumer import IGNORED_READ_ERRORS, make_topic_consumer
 from policies.definitions.policy_records import (
     AlterationHead,
     ChangeSource,
@@ -68,7 +69,12 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 WRITE_TIMEOUT_S: Final = 30.0  # the first transaction of a cluster creates the topic that Kafka keeps them in
-FETCH_WAIT_MS: Final = 100  # a fetch that brings nothing shows the end: a writer may wait for one
+READING: Final = {
+    "auto.offset.reset": "earliest",
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,  # a fetch that brings nothing shows the end: a writer may wait for one
+}
 BACKOFF_S: Final = 0.1
 MAX_COMPLAINTS: Final = 20
 # A removal must outlast any gateway that doesn't see it: a week. Few records: segments end early, or nothing would ever
@@ -240,25 +246,12 @@ class TopicStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _make_consumer(self) -> Consumer:
-        return Consumer(
-            {
-                "group.id": "produce-gateway-policies",  # librdkafka wants one; it is neither joined nor committed to
-                **self._properties,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "error_cb": self._topic.record_error,
-            }
-        )
+        return make_topic_consumer(self._properties, "produce-gateway-policies", self._topic.record_error, READING)
 
     def _renew_consumer(self) -> None:
-        """The old one may ask a former topic's leader for ever: fleet/exchange/reader.py.
-
+        """
         Raises:
-            TopicError: librdkafka refuses another one, as a certificate is gone just now.
+            TopicError: there can be no other one just now.
         """
         try:
             fresh = self._make_consumer()
@@ -278,7 +271,7 @@ class TopicStore:
                 self._log.reach_end(message.offset() or 0)
             elif error.code() in NO_TOPIC_ERRORS:
                 self._topic.schedule_lookup()
-            elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+            elif error.code() not in IGNORED_READ_ERRORS:
                 self._last_error = error.str()
                 if error.code() in HOPELESS:
                     unreadable = error.str()

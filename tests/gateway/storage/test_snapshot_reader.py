@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from gateway.kafka import topic_consumer
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent
-from gateway.storage import snapshots
 from gateway.storage.snapshot import encode_snapshot
 from gateway.storage.snapshots import MAX_RECORDS, SnapshotReader
 from policies.storage import Volume, VolumeSnapshot
@@ -22,7 +22,7 @@ def test_a_topic_that_may_not_be_read_is_read_again_when_something_was_read(
     """It can be looked up all the same, and librdkafka says only once that it can't be read."""
     caplog.set_level("INFO")
     said: list[Mock | None] = []
-    monkeypatch.setattr(snapshots, "Consumer", lambda _: Mock(poll=lambda _: said.pop(0) if said else None))
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: Mock(poll=lambda _: said.pop(0) if said else None))
     monkeypatch.setattr(InternalTopic, "poll_lookup", lambda _: TopicPresent("id", frozenset({0})))
     reader = SnapshotReader({"bootstrap.servers": "127.0.0.1:1"}, "volumes")
     for code, text in (
@@ -50,7 +50,7 @@ def test_records_that_are_no_snapshots_hold_up_nothing_however_many_come(monkeyp
         return next(stream)
 
     stream = itertools.chain([record(b"1", encode_snapshot(snapshot))], itertools.repeat(record(b"2", b"no snapshot")))
-    monkeypatch.setattr(snapshots, "Consumer", lambda _: Mock(poll=poll))
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: Mock(poll=poll))
     monkeypatch.setattr(InternalTopic, "poll_lookup", lambda _: None)
     reader = SnapshotReader({"bootstrap.servers": "127.0.0.1:1"}, "volumes")
     assert reader.poll_snapshots(0) == [(1, snapshot)]
@@ -64,15 +64,15 @@ def test_a_recreated_topic_is_read_once_there_can_be_another_consumer(
     caplog.set_level("INFO")
     ids, old, fresh = ["old"], Mock(poll=lambda _: None), Mock(poll=lambda _: None)
     monkeypatch.setattr(InternalTopic, "poll_lookup", lambda _: TopicPresent(ids[-1], frozenset({0})))
-    monkeypatch.setattr(snapshots, "Consumer", lambda _: old)
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: old)
     reader = SnapshotReader({"bootstrap.servers": "127.0.0.1:1"}, "volumes")
     reader.poll_snapshots(0)
     ids.append("new")
     refusal = KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.ca.location failed"))
-    monkeypatch.setattr(snapshots, "Consumer", Mock(side_effect=refusal))
+    monkeypatch.setattr(topic_consumer, "Consumer", Mock(side_effect=refusal))
     for _ in range(2):
         reader.poll_snapshots(0)
     assert caplog.messages == ["volume snapshots: topic volumes can't be read (ssl.ca.location failed)"]
-    monkeypatch.setattr(snapshots, "Consumer", lambda _: fresh)
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: fresh)
     reader.poll_snapshots(0)
     assert (old.assign.call_count, old.close.call_count, fresh.assign.call_count) == (1, 1, 1)

@@ -11,7 +11,6 @@ import trio
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -19,10 +18,16 @@ from confluent_kafka import (
 
 from gateway.control.fleet.exchange.health import ExchangeHealth
 from gateway.kafka.describe import NO_TOPIC_ERRORS
+from gateway.kafka.topic_consumer import IGNORED_READ_ERRORS, make_topic_consumer
 
 OFFSET_S: Final = 0.5  # for the cluster to say where the topic ends
 POLL_S: Final = 0.05
-FETCH_WAIT_MS: Final = 100  # of a fetch that brings nothing; what comes is answered at once
+READING: Final = {
+    "auto.offset.reset": "latest",
+    "fetch.wait.max.ms": 100,  # of a fetch that brings nothing; what comes is answered at once
+    "fetch.error.backoff.ms": 100,
+    "queued.max.messages.kbytes": 16_384,
+}
 MAX_READ_MESSAGES: Final = 500  # messages
 
 
@@ -56,9 +61,7 @@ class ReportReader:
         self._partitions = self._wanted_partitions = partitions
 
     def renew_consumer(self) -> None:
-        """Read with another consumer from now on. One whose topic was recreated may ask the old one's leader for ever:
-        leader epochs begin at 0 again, and what has a lower one is old to librdkafka.
-        """
+        """Read with another consumer from now on: the topic was recreated."""
         self._is_stale, self._wanted_partitions = True, self._partitions
 
     async def read_records(self) -> list[ReportRecord]:
@@ -91,18 +94,8 @@ class ReportReader:
 
     def _open_consumer(self) -> None:
         self.close()
-        self._consumer = Consumer(
-            {
-                "group.id": "produce-gateway-resource-usage",
-                **self._client,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "latest",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "fetch.error.backoff.ms": 100,
-                "queued.max.messages.kbytes": 16_384,
-                "error_cb": self._health.on_error,
-            }
+        self._consumer = make_topic_consumer(
+            self._client, "produce-gateway-resource-usage", self._health.on_error, READING
         )
 
     def _assign_ends(self, partitions: frozenset[int]) -> bool:
@@ -134,7 +127,7 @@ class ReportReader:
                 found.append(_make_record(message))
             elif error.code() in NO_TOPIC_ERRORS:
                 self._health.topic_missing.set()
-            elif error.code() not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._ALL_BROKERS_DOWN):
+            elif error.code() not in IGNORED_READ_ERRORS:
                 self._health.record_kafka_error(error, "can't be read")
         return found
 

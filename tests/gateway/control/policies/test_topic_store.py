@@ -14,6 +14,7 @@ from gateway.control.policies import topic_store
 from gateway.control.policies.store import InDoubtError
 from gateway.control.policies.topic_store import TopicStore
 from gateway.control.policies.transactions import RetryableFailure
+from gateway.kafka import topic_consumer
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent
 from policies.definitions.policy_records import ChangeSource, PolicyRecord
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
@@ -62,7 +63,7 @@ class Reader:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     reader = Reader()
-    monkeypatch.setattr(topic_store, "Consumer", lambda _: reader)
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: reader)
     monkeypatch.setattr(InternalTopic, "lookup_topic", lambda _: TopicPresent("id", frozenset({0})))
     monkeypatch.setattr(InternalTopic, "find_config_fault", lambda _: "")
     return reader
@@ -127,11 +128,11 @@ def test_a_recreated_topic_is_read_once_there_can_be_another_consumer(
     store.poll_changes(0)
     ids.append("new")
     refusal = KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.ca.location failed"))
-    monkeypatch.setattr(topic_store, "Consumer", Mock(side_effect=refusal))
+    monkeypatch.setattr(topic_consumer, "Consumer", Mock(side_effect=refusal))
     for _ in range(2):
         store.poll_changes(0)
         assert store.problem == "topic policies can't be read: ssl.ca.location failed"
     fresh = Reader()
-    monkeypatch.setattr(topic_store, "Consumer", lambda _: fresh)
+    monkeypatch.setattr(topic_consumer, "Consumer", lambda _: fresh)
     store.poll_changes(0)
     assert (store.problem, len(reader.assigned), reader.is_closed, len(fresh.assigned)) == ("", 1, True, 1)

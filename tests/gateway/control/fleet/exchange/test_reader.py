@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from gateway.control.fleet.exchange import reader as reading
 from gateway.control.fleet.exchange.reader import ReportReader
+from gateway.kafka import topic_consumer
 
 
 async def test_a_topic_that_is_recreated_while_its_ends_are_looked_up_is_read_with_another_consumer(
@@ -25,7 +25,7 @@ async def test_a_topic_that_is_recreated_while_its_ends_are_looked_up_is_read_wi
         consumers.append(Mock(get_watermark_offsets=find_ends, poll=lambda _: None))
         return consumers[-1]
 
-    monkeypatch.setattr(reading, "Consumer", make)
+    monkeypatch.setattr(topic_consumer, "Consumer", make)
     reader.renew_consumer()
     reader.follow_partitions(frozenset({0}))
     while not reader.is_reading:
