@@ -28,11 +28,11 @@
 #   tls/                 TLS as it is configured: certificates, principals, brokers
 #   access_tokens/       tokens for the admin server, and roles
 #   http/                an HTTP client; what commands and the console say to the admin server's API
-#   cli_support/         what all commands' lines share
+#   cli_support/         what all command lines share
 #   system/              cores, files, hosts, shared memory, sockets
 #   plugins.py           sources, limits and policies of the operator's own
 #   secret_key.py        a secret of the gateway's own, and keys made of it
-#   listener_names.py, validation_text.py, yaml_text.py   one small thing each
+#   listener_names.py, name_hints.py, validation_text.py, yaml_text.py   one small thing each
 #   compiled.py          whether the hot path's compiled modules run, or the Python that they are made from
 #
 # Who imports whom: data and control share channel.py and the small things, and nothing else here; nothing imports

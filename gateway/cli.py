@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
         return _run_subcommand(argv[0], argv[1:])
     parser = _make_parser()
     if argv and not argv[0].startswith("-") and argv[0] not in _command_names():
-        from gateway.cli_support.suggest import name_hint
+        from gateway.name_hints import name_hint
 
         print(f"produce-gateway: unknown command {argv[0]!r}; {name_hint(argv[0], _command_names())}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cli_support.suggest import find_nearest_name
+from gateway.name_hints import find_nearest_name
 from policies.plugin import TrafficPolicy
 
 if TYPE_CHECKING:

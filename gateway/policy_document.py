@@ -24,7 +24,7 @@ from typing import Any, Final
 import yaml
 
 from gateway import yaml_text
-from gateway.cli_support.suggest import find_nearest_name, name_hint
+from gateway.name_hints import find_nearest_name, name_hint
 from policies.definitions.policy_records import end_text
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (

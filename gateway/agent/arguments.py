@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from gateway import yaml_text
 from gateway.agent.settings import AgentSettings, OwnLimits, SettingsError
 from gateway.cli_support.arguments import CommandParser, add_examples
-from gateway.cli_support.suggest import name_hint
 from gateway.config import property_text
 from gateway.kafka import topic_names
+from gateway.name_hints import name_hint
 from gateway.validation_text import describe_finding
 
 KAFKA_PREFIX: Final = "kafka."

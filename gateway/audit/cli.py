@@ -29,8 +29,8 @@ from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, Calen
 from gateway.audit.batch.query import AuditQuery, stream_report
 from gateway.audit.engines import AUTO, ENGINES, LOCAL, has_given_session
 from gateway.cli_support.arguments import CommandParser
-from gateway.cli_support.suggest import name_hint
 from gateway.kafka import topic_names
+from gateway.name_hints import name_hint
 from gateway.secret_key import read_secret
 from policies import usage
 from policies.units import parse_duration

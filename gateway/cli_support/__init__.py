@@ -2,4 +2,3 @@
 #
 #   arguments.py   the parser: wrong words are answered with the one that may be meant, help ends with examples
 #   running.py     the exit code, also where output can't be written
-#   suggest.py     "Did you mean …?"

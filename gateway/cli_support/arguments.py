@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
-from gateway.cli_support.suggest import find_nearest_name
+from gateway.name_hints import find_nearest_name
 
 _UNKNOWN: Final = re.compile(r"unrecognized arguments: (?:.*? )??(--?[\w-]+)")
 _CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")

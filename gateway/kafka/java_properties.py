@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import javaproperties
 
-from gateway.cli_support.suggest import find_nearest_name
+from gateway.name_hints import find_nearest_name
 
 
 class InvalidPropertiesFile(ValueError):

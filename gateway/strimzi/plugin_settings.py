@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from gateway.cli_support.suggest import find_nearest_name
+from gateway.name_hints import find_nearest_name
 
 PLUGIN_PREFIX: Final = "client.quota.callback.static."
 CLASS_KEY: Final = "client.quota.callback.class"

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from gateway import yaml_text
-from gateway.cli_support.suggest import name_hint
 from gateway.config.reading.keys import is_section, is_text, type_in, unwrap_type
 from gateway.config.sections.clients import CLIENT_PROPERTIES, KNOWN_PROPERTIES, Client
 from gateway.config.settings import Settings
+from gateway.name_hints import name_hint
 
 VARIABLE_PREFIX: Final = "PRODUCE_GATEWAY_"
 _SECTION_SEPARATOR: Final = "__"

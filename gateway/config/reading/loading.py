@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from gateway import yaml_text
-from gateway.cli_support.suggest import find_nearest_name, name_hint
 from gateway.config.reading import environment
 from gateway.config.reading.keys import keys_at
 from gateway.config.reading.secret_files import SecretFiles
 from gateway.config.sections.fields import FieldFaults
 from gateway.config.settings import Settings
+from gateway.name_hints import find_nearest_name, name_hint
 from gateway.validation_text import describe_finding
 
 _MAX_ROUNDS: Final = 20  # each takes out at least one key; with 10,000 client quotas each takes a second

@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from gateway.cli_support.suggest import name_hint
 from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, WrittenPath, setting
 from gateway.kafka import topic_names
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
+from gateway.name_hints import name_hint
 
 
 class Log(Section):

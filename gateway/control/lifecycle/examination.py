@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from gateway.access_tokens.tokens import read_holders
-from gateway.cli_support.suggest import find_nearest_name
 from gateway.config import KNOWN_PROPERTIES, Settings, find_relay_loops
 from gateway.listener_names import config_path
+from gateway.name_hints import find_nearest_name
 from gateway.plugins import QUOTA_SOURCES, PluginError, load_plugin, load_policy
 from gateway.secret_key import read_secret
 from gateway.tls.broker_tls import TLS_PROPERTIES, BrokerTls, make_broker_context

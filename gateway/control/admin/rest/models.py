@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.cli_support.suggest import name_hint
 from gateway.control.policies.service import ChangeResult
+from gateway.name_hints import name_hint
 from policies.definitions.policy_values import ValueEnd
 from policies.explain import principal_of
 from policies.limits.description import known_broker

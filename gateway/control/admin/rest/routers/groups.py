@@ -14,7 +14,6 @@ from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.cli_support.suggest import name_hint
 from gateway.control.admin.rest.dependencies import Facts, Gateway, How, Requester
 from gateway.control.admin.rest.models import (
     MAX_NAME,
@@ -26,6 +25,7 @@ from gateway.control.admin.rest.models import (
 )
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
+from gateway.name_hints import name_hint
 from policies import explain
 from policies.definitions.policy_values import PolicyError, PolicyKey, PolicyOperation
 from policies.explain import LimitLevel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli_support.suggest import find_nearest_name, name_hint
+from gateway.name_hints import find_nearest_name, name_hint
 
 KNOWN = ("publishRateInBytes", "publishRateInMsgs", "user")
 
