@@ -9,6 +9,7 @@
 #   sasl.py              what a client says in each mechanism of SASL
 #   client.py            requests that librdkafka doesn't have, by connections of our own
 #   reach.py             whether brokers can be reached and trusted, and what is wrong where not
+#   property_text.py     a property's text, of a value that YAML gives
 #   java_properties.py   a Java client's properties file -> librdkafka's properties
 #
 # Knows no policy, no quota and no volume: who asks knows what the answer means.

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import ConfigDict, field_validator, model_validator
 
 from gateway.config.sections.fields import Seconds, Section, setting
+from gateway.kafka.property_text import as_property_text
 from gateway.tls.broker_tls import BrokerTls, parse_broker_tls
 
 _ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/]+):([0-9]{1,5})")
@@ -32,8 +33,6 @@ USUAL_PROPERTIES: Final = (
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location",
     "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
 )  # fmt: skip
-
-_SWITCH: Final = re.compile(r"\b(?:enable|disable)\b")  # the properties that are true or false
 
 # More of them that a client of ours has a use for: for "did you mean", since librdkafka can't be asked for its list.
 KNOWN_PROPERTIES: Final = (
@@ -90,23 +89,20 @@ class Client(Section):
 
 
 def property_text(key: str, value: object) -> object:
-    """librdkafka takes text only. A secret may stand in a file: {file: /run/secrets/password}.
-
-    Any other value, a number with a fraction (1.50) and a boolean where none belongs (no) among them, whose text isn't
-    known any more, is given back as it is: it is the caller's to refuse.
+    """The text of a librdkafka property. A secret may stand in a file: {file: /run/secrets/password}. A value without a
+    text (`as_property_text`) is given back as it is: it is the caller's to refuse.
 
     Raises:
         ValueError: the file can't be read.
     """
-    if isinstance(value, bool):
-        return str(value).lower() if _SWITCH.search(key) else value
     if isinstance(value, dict) and set(value) == {"file"}:
         try:
             return Path(str(value["file"])).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise ValueError(f"{key}: file {value['file']} can't be read: {why}") from error
-    return str(value) if isinstance(value, int) else value
+    text = as_property_text(key, value)
+    return value if text is None else text
 
 
 class Upstream(Client):

@@ -22,6 +22,7 @@ from gateway import yaml_text
 from gateway.control.sasl.fair_semaphore import FairSemaphore
 from gateway.kafka import oauthbearer, sasl
 from gateway.kafka.oauthbearer import NoTokenError, TokenCache, TokenSource
+from gateway.kafka.property_text import as_property_text
 from gateway.system.files import FileSignature, file_signature
 from gateway.tls.broker_tls import InvalidProperties
 from policies.text import one_line
@@ -147,16 +148,10 @@ def _bearer_credentials(given: dict[str, str], where: str) -> BrokerCredentials:
 
 
 def _property_text(key: str, value: object, where: str) -> str:
-    """As it was written: a password no or 1.50 is neither for YAML.
-
-    Raises:
-        CredentialsError: it isn't known any more.
-    """
-    if isinstance(value, bool) and key == oauthbearer.UNSECURED_PROPERTY:
-        return str(value).lower()
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    text = as_property_text(key, value)
+    if text is None:
         raise CredentialsError(f"{where}: {key}: YAML takes this for no text: put it in quotes")
-    return str(value)
+    return text
 
 
 def _load_yaml(path: Path) -> dict[Any, Any]:
