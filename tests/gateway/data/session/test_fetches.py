@@ -487,7 +487,7 @@ def test_names_that_a_client_makes_up_fill_nothing(monkeypatch: pytest.MonkeyPat
     for n in range(25):
         on.client(fetch(n, topics=(f"acme.shop.{n}", "acme.shop." + "x" * 240 + str(n))))
         on.broker(fetched(n, topics={}))
-    assert len(present(on.session.fetch_limiter.dispatch)._group_limits) <= 10
+    assert len(present(on.session.fetch_limiter.dispatch)._by_topic) <= 10
     assert max(map(len, on.engine.groups._groups_by_topic)) <= 249
 
 
