@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from policies.units import format_rate
 
@@ -37,7 +37,7 @@ RESOURCE_GROUP: Final = "resource-group"
 NEVER_PASSES: Final = frozenset({PROTECTED_TOPIC, UNKNOWN_TOPIC_ID})  # no limit: however long it waits
 
 # How the text of a limit that delays ends, before the time.
-DELAYED: Final = "delayed by "
+DELAYED_BY: Final = "delayed by "
 QUEUE_FULL: Final = f"others wait for {MAX_THROTTLE_MS / 1000:g} s already; retry in "
 WAITED_LONG: Final = "this connection has waited as long as its client may be kept; retry in "
 
@@ -82,60 +82,54 @@ class Verdict:
         return "would_delay" if self.action == DELAY else "would_reject"
 
 
-def over_threshold(
-    topic: str,
-    node_id: int,
-    throttle_ms: int,
-    rate: tuple[float, float],
-    total: tuple[float, float],
-) -> Verdict:
-    """Rejected by V1 thresholds. `rate` and `total` are (observed, limit)."""
+class ObservedRate(NamedTuple):
+    """What passed lately and what may: bytes per second, or the limit's own unit."""
+
+    observed: float
+    limit: float
+
+
+def over_threshold(topic: str, node_id: int, throttle_ms: int, rate: ObservedRate, total: ObservedRate) -> Verdict:
+    """Rejected by V1 thresholds."""
     text = (
-        f"topic {topic} is over its threshold: {_comparison_text(*rate)} (1-minute EWMA), broker {node_id} total"
-        f" {_comparison_text(*total)};"
-        f" retry in {throttle_ms / 1000:.1f} s"
+        f"topic {topic} is over its threshold: {_comparison_text(rate)} (1-minute EWMA), broker {node_id} total"
+        f" {_comparison_text(total)}; retry in {throttle_ms / 1000:.1f} s"
     )
-    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate.limit, rate.observed, total.limit, total.observed)
 
 
 def used_up_burst(
-    topic: str,
-    node_id: int,
-    throttle_ms: int,
-    rate: tuple[float, float],
-    total: tuple[float, float],
-    burst_s: float,
+    topic: str, node_id: int, throttle_ms: int, rate: ObservedRate, total: ObservedRate, burst_s: float
 ) -> Verdict:
     """Rejected by V1 thresholds, not for their averages but for what passed above both within a short time."""
     text = (
-        f"topic {topic} has used up a burst of {burst_s:g} s above its threshold of {format_rate(rate[1])} (1-minute"
-        f" EWMA {format_rate(rate[0])}), and broker {node_id} above its total of {format_rate(total[1])}; retry in"
-        f" {throttle_ms / 1000:.1f} s"
+        f"topic {topic} has used up a burst of {burst_s:g} s above its threshold of {format_rate(rate.limit)} (1-minute"
+        f" EWMA {format_rate(rate.observed)}), and broker {node_id} above its total of {format_rate(total.limit)};"
+        f" retry in {throttle_ms / 1000:.1f} s"
     )
-    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate[1], rate[0], total[1], total[0])
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate.limit, rate.observed, total.limit, total.observed)
 
 
 def used_up_threshold(
     topic: str,
     node_id: int,
     throttle_ms: int,
-    rate: tuple[float, float],
-    total: tuple[float, float],
+    rate: ObservedRate,
+    total: ObservedRate,
     outcome: str,
     note: str = "",
     room_in_s: float = 0.0,
 ) -> Verdict:
-    """Delayed by V1 thresholds: `outcome` is DELAYED, or why it was rejected: QUEUE_FULL or WAITED_LONG. `note`: see
+    """Delayed by V1 thresholds: `outcome` is DELAYED_BY, or why it was rejected: QUEUE_FULL or WAITED_LONG. `note`: see
     `reduced_text`; with one, storage makes it wait.
     """
     text = (
-        f"topic {topic} has used up its threshold of {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
-        f" EWMA) and broker {node_id} its total of {format_rate(total[1])} (observed {format_rate(total[0])}){note};"
-        f" {outcome}{_wait_text(throttle_ms)}"
+        f"topic {topic} has used up its threshold of {format_rate(rate.limit)} (observed {format_rate(rate.observed)},"
+        f" 1-minute EWMA) and broker {node_id} its total of {format_rate(total.limit)} (observed"
+        f" {format_rate(total.observed)}){note}"
     )
-    action = DELAY if outcome is DELAYED else REJECT
     reason = STORAGE_THROTTLE if note else TOPIC_THRESHOLD
-    return Verdict(action, reason, throttle_ms, text, rate[1], rate[0], total[1], total[0], room_in_s=room_in_s)
+    return _delay_verdict(reason, throttle_ms, text, rate, outcome, room_in_s, total)
 
 
 def reduced_text(factor: float, why: str) -> str:
@@ -146,7 +140,7 @@ def reduced_text(factor: float, why: str) -> str:
 def storage_throttle(
     node_id: int,
     throttle_ms: int,
-    rate: tuple[float, float],
+    rate: ObservedRate,
     note: str,
     outcome: str,
     whose: str = "all producers",
@@ -154,11 +148,10 @@ def storage_throttle(
 ) -> Verdict:
     """Delayed because disks fill up: `whose` share the broker's total, times the storage factor."""
     text = (
-        f"{whose} of broker {node_id} share {format_rate(rate[1])} (observed {format_rate(rate[0])}, 1-minute"
-        f" EWMA){note}; {outcome}{_wait_text(throttle_ms)}"
+        f"{whose} of broker {node_id} share {format_rate(rate.limit)} (observed {format_rate(rate.observed)}, 1-minute"
+        f" EWMA){note}"
     )
-    action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, STORAGE_THROTTLE, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
+    return _delay_verdict(STORAGE_THROTTLE, throttle_ms, text, rate, outcome, room_in_s)
 
 
 def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
@@ -169,37 +162,29 @@ def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
     return Verdict(HOLD, STORAGE_PAUSE, throttle_ms, text)
 
 
-def client_quota(
-    quota: str, throttle_ms: int, rate: tuple[float, float], outcome: str, room_in_s: float = 0.0
-) -> Verdict:
-    """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is (observed, limit) in bytes
-    per second, or for request_percentage in seconds per second.
+def client_quota(quota: str, throttle_ms: int, rate: ObservedRate, outcome: str, room_in_s: float = 0.0) -> Verdict:
+    """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is in bytes per second, or for
+    request_percentage in seconds per second.
     """
-    text = f"client quota {quota} is used up; {outcome}{_wait_text(throttle_ms)}"
-    action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, CLIENT_QUOTA, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
+    return _delay_verdict(CLIENT_QUOTA, throttle_ms, f"client quota {quota} is used up", rate, outcome, room_in_s)
 
 
 def resource_group(
     group: str,
     unit: str,
     throttle_ms: int,
-    rate: tuple[float, float],
+    rate: ObservedRate,
     here: float,
     outcome: str,
     room_in_s: float = 0.0,
 ) -> Verdict:
-    """Delayed by a resource group (PIP-82). `rate` is (observed here, limit), `here` our part of the limit: `unit`
-    "bytes" or "msgs" per second.
+    """Delayed by a resource group (PIP-82). `rate`: observed here, and the limit of all; `here`: our part of the limit.
+    `unit`: "bytes" or "msgs" per second.
     """
     observed, limit, part = (_rate_text(unit, value) for value in (*rate, here))
     of_which = "" if part == limit else f", of which {part} are granted here"
-    text = (
-        f"resource group {group} has used up its {limit}{of_which} (observed {observed} here);"
-        f" {outcome}{_wait_text(throttle_ms)}"
-    )
-    action = DELAY if outcome is DELAYED else REJECT
-    return Verdict(action, RESOURCE_GROUP, throttle_ms, text, rate[1], rate[0], room_in_s=room_in_s)
+    text = f"resource group {group} has used up its {limit}{of_which} (observed {observed} here)"
+    return _delay_verdict(RESOURCE_GROUP, throttle_ms, text, rate, outcome, room_in_s)
 
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
@@ -263,6 +248,29 @@ def _retries_throttling(name: str | None, version: str | None) -> bool:
     return found is not None and tuple(map(int, found[1].split("."))) >= lowest
 
 
+def _delay_verdict(
+    reason: str,
+    throttle_ms: int,
+    text: str,
+    rate: ObservedRate,
+    outcome: str,
+    room_in_s: float,
+    total: ObservedRate | None = None,
+) -> Verdict:
+    """`outcome`: DELAYED_BY, or why it was rejected."""
+    return Verdict(
+        DELAY if outcome is DELAYED_BY else REJECT,
+        reason,
+        throttle_ms,
+        f"{text}; {outcome}{_wait_text(throttle_ms)}",
+        rate.limit,
+        rate.observed,
+        None if total is None else total.limit,
+        None if total is None else total.observed,
+        room_in_s=room_in_s,
+    )
+
+
 def _wait_text(throttle_ms: int) -> str:
     return f"{throttle_ms / 1000:.1f} s" if throttle_ms >= 100 else f"{throttle_ms} ms"
 
@@ -271,10 +279,10 @@ def _rate_text(unit: str, rate: float) -> str:
     return format_rate(rate) if unit == "bytes" else f"{rate:,.0f} messages/s"
 
 
-def _comparison_text(observed: float, limit: float) -> str:
+def _comparison_text(rate: ObservedRate) -> str:
     """ "6.1 MB/s of 5.0 MB/s", with more digits where the two would look the same."""
     for digits in (1, 2, 3):
-        texts = format_rate(observed, digits), format_rate(limit, digits)
+        texts = [format_rate(each, digits) for each in rate]
         if texts[0] != texts[1]:
             break
     return f"{texts[0]} of {texts[1]}"

@@ -27,7 +27,7 @@ from policies.limits.description import LimitDescription, LimitLevel, scale_text
 from policies.limits.limit_use import LimitMeter, LimitUse
 from policies.limits.limiter import ASK_BELOW_S, ASK_UNTIL_S, MAX_WAIT_S, check_limiters
 from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
-from policies.verdict import RESOURCE_GROUP, Verdict, resource_group
+from policies.verdict import RESOURCE_GROUP, ObservedRate, Verdict, resource_group
 
 if TYPE_CHECKING:
     from policies.limits.description import FleetUse, Traffic
@@ -194,10 +194,9 @@ class GroupLimit(RequestLimit):
         if limiter is None:
             return None
         unit: LimitUnit = "bytes" if limiter is self.byte_limiter else "msgs"
-        rate = (self.byte_meter if limiter is self.byte_limiter else self.message_meter).observed_rate
-        rates = rate, limiter.whole_rate
-        here = limiter.bucket.rate
-        return resource_group(self.group, unit, answer.throttle_ms, rates, here, answer.outcome, answer.room_in_s)
+        meter = self.byte_meter if limiter is self.byte_limiter else self.message_meter
+        rate, here = ObservedRate(meter.observed_rate, limiter.whole_rate), limiter.bucket.rate
+        return resource_group(self.group, unit, answer.throttle_ms, rate, here, answer.outcome, answer.room_in_s)
 
     def available_credit(self, client: object, now: float) -> tuple[float, float]:
         if self.refunded_bytes or self.refunded_messages:
@@ -208,12 +207,7 @@ class GroupLimit(RequestLimit):
         )
 
     def charge_request(self, size: int, messages: int, now: float) -> None:
-        self.byte_meter.charged += size
-        self.message_meter.charged += messages
-        size -= self.refunded_bytes
-        messages -= self.refunded_messages
-        self.refunded_bytes = self.refunded_messages = 0
-        self._record_message_size(size, messages)
+        size, messages = self._meter_charge(size, messages)
         if self.byte_limiter is not None:
             self.byte_limiter.charge_amount(size, now)
         if self.message_limiter is not None:
@@ -235,20 +229,22 @@ class GroupLimit(RequestLimit):
 
     def charge_counted(self, size: int, messages: int, now: float) -> None:
         """Charge the bytes and messages that topics counted without asking since the last call."""
-        self.byte_meter.charged += size
-        self.message_meter.charged += messages
-        size -= self.refunded_bytes
-        messages -= self.refunded_messages
-        self.refunded_bytes = self.refunded_messages = 0
-        self._record_message_size(size, messages)
+        size, messages = self._meter_charge(size, messages)
         for limiter, count in ((self.byte_limiter, size), (self.message_limiter, messages)):
             if limiter is not None and count:
                 limiter.bucket.consume_evenly(count, now)
                 limiter.record_use(count, now)
 
-    def _record_message_size(self, size: int, messages: int) -> None:
+    def _meter_charge(self, size: int, messages: int) -> tuple[int, int]:
+        """Meter bytes and messages that pass. Returns what of them is still to be paid, as refunds pay the rest."""
+        self.byte_meter.charged += size
+        self.message_meter.charged += messages
+        size -= self.refunded_bytes
+        messages -= self.refunded_messages
+        self.refunded_bytes = self.refunded_messages = 0
         if messages > 0:
             self.message_size = max(0.0, size / messages)
+        return size, messages
 
     def saved_bytes(self, now: float) -> float:
         """Bytes that the group's topics may take now, given the average size of their messages."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from policies.limits.bucket import TokenBucket
-from policies.verdict import DELAYED, MAX_DELAY_MS, MAX_THROTTLE_MS, QUEUE_FULL, WAITED_LONG
+from policies.verdict import DELAYED_BY, MAX_DELAY_MS, MAX_THROTTLE_MS, QUEUE_FULL, WAITED_LONG
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
@@ -63,7 +63,7 @@ class AdmissionResult(NamedTuple):
     @property
     def outcome(self) -> str:
         """The outcome in the words of a verdict."""
-        return DELAYED if self.admitted else WAITED_LONG if self.late else QUEUE_FULL
+        return DELAYED_BY if self.admitted else WAITED_LONG if self.late else QUEUE_FULL
 
 
 AT_ONCE: Final = AdmissionResult(True, 0.0)

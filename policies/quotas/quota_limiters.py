@@ -31,7 +31,7 @@ from policies.limits.limiter import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, Admiss
 from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaKey, QuotaType
 from policies.quotas.store import TOTAL_KEYS, BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
-from policies.verdict import CLIENT_QUOTA, Verdict, client_quota
+from policies.verdict import CLIENT_QUOTA, ObservedRate, Verdict, client_quota
 
 if TYPE_CHECKING:
     from policies.decision import Mode
@@ -302,8 +302,8 @@ class ConnectionQuotaLimit(RequestLimit):
         answer, limiter = check_limiters(asked, patience, now)
         if limiter is None:
             return None
-        rates = limiter.meter.observed_rate, limiter.bucket.rate
-        return client_quota(limiter.text, answer.throttle_ms, rates, answer.outcome, answer.room_in_s)
+        rate = ObservedRate(limiter.meter.observed_rate, limiter.bucket.rate)
+        return client_quota(limiter.text, answer.throttle_ms, rate, answer.outcome, answer.room_in_s)
 
     def charge_request(self, size: int, messages: int, now: float) -> None:
         for limiter in self.produce_limiters:

@@ -17,6 +17,7 @@ from policies.limits.limiter import AT_ONCE
 from policies.verdict import (
     STORAGE_PAUSE,
     STORAGE_THROTTLE,
+    ObservedRate,
     Verdict,
     reduced_text,
     storage_pause,
@@ -85,9 +86,9 @@ class StorageThrottle(RequestLimit):
         if answer is AT_ONCE:
             return None
         meters, effect = self._meters, self._effect
-        rates = meters.total.rate, self.limiter.bucket.rate
+        rate = ObservedRate(meters.total.rate, self.limiter.bucket.rate)
         return storage_throttle(
-            meters.node_id, answer.throttle_ms, rates, effect.note, answer.outcome, effect.whose, answer.room_in_s
+            meters.node_id, answer.throttle_ms, rate, effect.note, answer.outcome, effect.whose, answer.room_in_s
         )
 
     def describe(self, rate: float | None, total_key: str) -> LimitDescription:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from policies.thresholds.buckets import ThresholdBuckets
 from policies.thresholds.claims import CLAIM_S, SLACK_DEBT_S, TopicBucket
 from policies.thresholds.rejecting import ThresholdRejecter
-from policies.verdict import MAX_THROTTLE_MS, Verdict, used_up_burst
+from policies.verdict import MAX_THROTTLE_MS, ObservedRate, Verdict, used_up_burst
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
@@ -67,8 +67,8 @@ class BurstRejecter(ThresholdRejecter):
             topic.decode(errors="replace"),
             self._thresholds.meters.node_id,
             min(max(math.ceil(1000 * wait_s), 1), MAX_THROTTLE_MS),
-            (meter.fleet_rate, limit),
-            (self._thresholds.meters.total.fleet_rate, total_limit),
+            ObservedRate(meter.fleet_rate, limit),
+            ObservedRate(self._thresholds.meters.total.fleet_rate, total_limit),
             self._burst_s,
         )
 

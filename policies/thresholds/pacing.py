@@ -34,7 +34,7 @@ from policies.meters.topic_meter import ALWAYS_ASK
 from policies.thresholds.buckets import ThresholdBuckets
 from policies.thresholds.claims import SLACK_DEBT_S, TopicBucket
 from policies.thresholds.strategy import ThresholdStrategy
-from policies.verdict import Verdict, used_up_threshold
+from policies.verdict import ObservedRate, Verdict, used_up_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
@@ -108,8 +108,8 @@ class ThresholdPacer(ThresholdStrategy):
             topic.decode(errors="replace"),
             self._thresholds.meters.node_id,
             answer.throttle_ms,
-            (meter.fleet_rate, limit),
-            (self._total.fleet_rate, total_limit),
+            ObservedRate(meter.fleet_rate, limit),
+            ObservedRate(self._total.fleet_rate, total_limit),
             answer.outcome,
             self._thresholds.effect.note,
             answer.room_in_s,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from policies.meters.meter import DECAY, TICK_S, FleetMeter
 from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.thresholds.strategy import ThresholdStrategy
-from policies.verdict import MAX_THROTTLE_MS, Verdict, over_threshold
+from policies.verdict import MAX_THROTTLE_MS, ObservedRate, Verdict, over_threshold
 
 if TYPE_CHECKING:
     from policies.decision import ClientPatience
@@ -48,8 +48,8 @@ class ThresholdRejecter(ThresholdStrategy):
             topic.decode(errors="replace"),
             self._thresholds.meters.node_id,
             min(max(wait_ms, 1), MAX_THROTTLE_MS),
-            (meter.fleet_rate, limit),
-            (total.fleet_rate, total_limit),
+            ObservedRate(meter.fleet_rate, limit),
+            ObservedRate(total.fleet_rate, total_limit),
         )
 
     def record_only(self, meter: TopicMeter, size: int) -> None:

@@ -7,10 +7,11 @@ import pytest
 from policies.usage import OBSERVED_OUTCOMES, REASONS
 from policies.verdict import (
     DELAY,
-    DELAYED,
+    DELAYED_BY,
     QUEUE_FULL,
     REJECT,
     WAITED_LONG,
+    ObservedRate,
     Verdict,
     behind_fence,
     client_quota,
@@ -77,15 +78,18 @@ def test_clients_without_a_name_get_one_answer_for_the_whole_request() -> None:
 
 
 def test_the_text_does_not_say_that_a_rate_exceeds_itself() -> None:
-    assert "5.01 MB/s of 5.00 MB/s" in over_threshold("clicks", 1, 1, (5.01e6, 5e6), (2.0, 1.0)).text
+    assert (
+        "5.01 MB/s of 5.00 MB/s"
+        in over_threshold("clicks", 1, 1, ObservedRate(5.01e6, 5e6), ObservedRate(2.0, 1.0)).text
+    )
 
 
 def test_every_rejection_has_a_reason_that_metrics_know() -> None:
     verdicts = [
-        over_threshold("t", 1, 1, (2, 1), (2, 1)),
-        client_quota("producer_byte_rate:bps=1 {user=alice}", 1, (2, 1), QUEUE_FULL),
-        resource_group("gold", "bytes", 1, (2, 1), 1, QUEUE_FULL),
-        storage_throttle(1, 1, (2, 1), "", QUEUE_FULL),
+        over_threshold("t", 1, 1, ObservedRate(2, 1), ObservedRate(2, 1)),
+        client_quota("producer_byte_rate:bps=1 {user=alice}", 1, ObservedRate(2, 1), QUEUE_FULL),
+        resource_group("gold", "bytes", 1, ObservedRate(2, 1), 1, QUEUE_FULL),
+        storage_throttle(1, 1, ObservedRate(2, 1), "", QUEUE_FULL),
         storage_pause("broker 2 volume /data is full"),
         behind_fence("t", 3, 100),
         protected_topic("__produce_gateway_usage"),
@@ -111,7 +115,7 @@ def test_every_rejection_has_a_reason_that_metrics_know() -> None:
 def test_a_resource_group_is_named_with_its_limit_and_what_is_granted_here(
     unit: str, here: float, used_up: str
 ) -> None:
-    text = resource_group("gold", unit, 1000, (11.9e6, 12e6), here, DELAYED).text
+    text = resource_group("gold", unit, 1000, ObservedRate(11.9e6, 12e6), here, DELAYED_BY).text
     assert text == f"resource group gold has used up its {used_up}; delayed by 1.0 s"
 
 
@@ -124,20 +128,22 @@ USED_UP = (
 @pytest.mark.parametrize(
     ("outcome", "action", "ending"),
     [
-        (DELAYED, "delay", "delayed by 1.2 s"),
+        (DELAYED_BY, "delay", "delayed by 1.2 s"),
         (QUEUE_FULL, "reject", "others wait for 10 s already; retry in 1.2 s"),
         (WAITED_LONG, "reject", "this connection has waited as long as its client may be kept; retry in 1.2 s"),
     ],
 )
 def test_a_delay_says_limits_observed_rates_and_how_long(outcome: str, action: str, ending: str) -> None:
-    verdict = used_up_threshold("clicks", 1, 1200, (4.9e6, 5e6), (19e6, 20e6), outcome)
+    verdict = used_up_threshold("clicks", 1, 1200, ObservedRate(4.9e6, 5e6), ObservedRate(19e6, 20e6), outcome)
     assert (verdict.action, verdict.reason, verdict.throttle_ms) == (action, "topic-threshold", 1200)
     assert verdict.text == USED_UP + ending
     assert (verdict.limit, verdict.observed, verdict.total_limit, verdict.total_observed) == (5e6, 4.9e6, 20e6, 19e6)
 
 
 def test_a_short_delay_is_told_in_milliseconds() -> None:
-    assert used_up_threshold("t", 1, 12, (1, 1), (1, 1), DELAYED).text.endswith("delayed by 12 ms")
+    assert used_up_threshold("t", 1, 12, ObservedRate(1, 1), ObservedRate(1, 1), DELAYED_BY).text.endswith(
+        "delayed by 12 ms"
+    )
 
 
 def test_every_action_has_an_outcome_for_when_it_is_only_observed() -> None:
