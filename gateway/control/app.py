@@ -17,7 +17,7 @@ import trio
 from gateway.channel import GroupSnapshot
 from gateway.config import Settings
 from gateway.control.access.making import make_admin_tls, make_gate
-from gateway.control.admin.application import make_application
+from gateway.control.admin.application import AdminApplication
 from gateway.control.admin.lazy_application import LazyApplication
 from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.cluster.brokers_time import BrokersTime
@@ -317,7 +317,7 @@ class _ControlProcess:
             timeline=self._timeline,
             storage_status=self._storage_service.status,
         )
-        application = make_application(
+        application = AdminApplication(
             self._render_metrics,
             self._health.find_problems,
             views,
@@ -325,7 +325,7 @@ class _ControlProcess:
             find_lacking=self._health.find_lacking,
             hosts=settings.admin.host_names,
             gate=make_gate(settings.admin, metrics.count_admin_refusal),
-            console=lambda everything: LazyApplication(functools.partial(_make_console, everything)),
+            make_console=lambda everything: LazyApplication(functools.partial(_make_console, everything)),
         )
         tls = make_admin_tls(settings.admin, metrics.count_admin_refusal)
         await serve_http(sock, application, tls, metrics.count_admin_drop, context.errors)

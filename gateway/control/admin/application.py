@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,91 +23,86 @@ from gateway.health import LIVE_PATH, READY_PATH, encode_readiness
 from gateway.system.hosts import is_own_host
 
 Answer = tuple[int, str, bytes | Sequence[bytes]]  # status, content type, body: whole, or in pieces
-Route = Callable[[], Awaitable[Answer]]
+METRICS_PATH: Final = "/metrics"
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
 HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach
 EXPOSITION_PAUSE_S: Final = 0.2  # seconds between two: who asks sooner waits
 _FOREIGN_HOST: Final = b"here is no such host: use an address or localhost, or add the name to admin.hosts\n"
+_JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-def make_application(
-    metrics: Callable[[], Iterator[bytes]],
-    find_problems: Callable[[], list[str]],
-    views: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
-    api: Application | None = None,
-    *,
-    find_lacking: Callable[[], list[str]] = list,
-    hosts: Set[str] = frozenset(),
-    gate: AccessGate | None = None,
-    console: Callable[[Application], Application] | None = None,
-) -> Application:
-    """`metrics` renders the exposition in pieces: in a thread, and once for all who ask while another is made.
-    `find_problems` says why the gateway isn't ready, and `find_lacking` names the parts that it goes on without, ready
-    all the same.
+class AdminApplication:
+    """The ASGI application.
 
-    `views`: more paths, each with the function that gives the JSON value shown there. `api`: has all other paths of
-    API_PATHS. `hosts`: names of this server, lower-case, apart from localhost and addresses: under another one (DNS
-    rebinding) a page of any site could read topics and principals, so there is nothing but HEALTH_PATHS.
-
-    `gate`: who may ask for what, HEALTH_PATHS apart; without: as with a configuration that has no credentials.
-    `console`: makes what answers CONSOLE_PATHS, from what is returned here.
+    Args:
+        metrics: renders the exposition in pieces: in a thread, and once for all who ask while another is made.
+        find_problems: why the gateway isn't ready.
+        views: more paths, each with the function that gives the JSON value shown there.
+        api: has all other paths of API_PATHS.
+        find_lacking: names the parts that the gateway goes on without, ready all the same.
+        hosts: names of this server, lower-case, apart from localhost and addresses: under another one (DNS rebinding) a
+            page of any site could read topics and principals, so there is nothing but HEALTH_PATHS.
+        gate: who may ask for what, HEALTH_PATHS apart; without: as with a configuration that has no credentials.
+        make_console: makes what answers CONSOLE_PATHS, from this application.
     """
 
-    exposition = _MetricsExposition(metrics)
+    def __init__(
+        self,
+        metrics: Callable[[], Iterator[bytes]],
+        find_problems: Callable[[], list[str]],
+        views: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+        api: Application | None = None,
+        *,
+        find_lacking: Callable[[], list[str]] = list,
+        hosts: Set[str] = frozenset(),
+        gate: AccessGate | None = None,
+        make_console: Callable[[Application], Application] | None = None,
+    ) -> None:
+        self._exposition = _MetricsExposition(metrics)
+        self._find_problems = find_problems
+        self._find_lacking = find_lacking
+        self._views = views
+        self._api = api
+        self._hosts = hosts
+        self._guarded = (gate or AccessGate(hosts=hosts)).guard_application(self._respond)
+        self._console = None if make_console is None else make_console(self)
 
-    async def show_metrics() -> Answer:
-        return 200, CONTENT_TYPE_LATEST, await exposition.render_pieces()
-
-    async def show_health() -> Answer:
-        return 200, _TEXT, b"ok\n"
-
-    async def show_readiness() -> Answer:
-        status, body = encode_readiness(find_problems(), find_lacking())
-        return status, "application/json", body
-
-    def show(view: Callable[[], Any]) -> Route:
-        async def answer() -> Answer:
-            return json_response(view())
-
-        return answer
-
-    routes: dict[str, Route] = {
-        "/metrics": show_metrics,
-        LIVE_PATH: show_health,
-        READY_PATH: show_readiness,
-        **{path: show(view) for path, view in views.items()},
-    }
-
-    async def answer(method: str, path: str) -> Answer:
-        if path not in routes:
-            known = (*routes, *(["/openapi.json"] if api else []))
-            return 404, _TEXT, f"here are {', '.join(known)}\n".encode()
-        return await routes[path]() if method in ("GET", "HEAD") else (405, _TEXT, b"only GET\n")
-
-    async def beyond(scope: Any, receive: Any, send: Any) -> None:
-        path = scope["path"]
-        if api is not None and path not in routes and path.startswith(API_PATHS):
-            await api(scope, receive, send)
-        elif pages is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
-            await pages(scope, receive, send)
-        else:
-            await send_response(scope, send, *await answer(scope["method"], scope["path"]))
-
-    guarded = (gate or AccessGate(hosts=hosts)).guard_application(beyond)
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if scope["path"] in HEALTH_PATHS:
-            await beyond(scope, receive, send)
-        elif is_own_host(host, hosts):
-            await guarded(scope, receive, send)
+            await self._respond(scope, receive, send)
+        elif is_own_host(host, self._hosts):
+            await self._guarded(scope, receive, send)
         else:
             await send_response(scope, send, 421, _TEXT, _FOREIGN_HOST)
 
-    pages = None if console is None else console(application)
-    return application
+    async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
+        """Respond to a request that the gate lets pass."""
+        path = scope["path"]
+        if self._api is not None and path not in self._views and path.startswith(API_PATHS):
+            await self._api(scope, receive, send)
+        elif self._console is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
+            await self._console(scope, receive, send)
+        else:
+            await send_response(scope, send, *await self._make_answer(scope["method"], path))
+
+    async def _make_answer(self, method: str, path: str) -> Answer:
+        known = (METRICS_PATH, *HEALTH_PATHS, *self._views)
+        if path not in known:
+            paths = (*known, *(["/openapi.json"] if self._api else []))
+            return 404, _TEXT, f"here are {', '.join(paths)}\n".encode()
+        if method not in ("GET", "HEAD"):
+            return 405, _TEXT, b"only GET\n"
+        if path == METRICS_PATH:
+            return 200, CONTENT_TYPE_LATEST, await self._exposition.render_pieces()
+        if path == LIVE_PATH:
+            return 200, _TEXT, b"ok\n"
+        if path == READY_PATH:
+            status, body = encode_readiness(self._find_problems(), self._find_lacking())
+            return status, _JSON, body
+        return 200, _JSON, json.dumps(self._views[path]()).encode() + b"\n"
 
 
 class _MetricsExposition:
@@ -134,7 +129,3 @@ class _MetricsExposition:
             if not self._making.statistics().tasks_waiting:
                 self._made, self._begun_at = (), -math.inf  # no caller is left that could share it
             return made
-
-
-def json_response(value: Any, status: int = 200) -> Answer:
-    return status, "application/json", json.dumps(value).encode() + b"\n"

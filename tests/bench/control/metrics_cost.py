@@ -116,7 +116,7 @@ async def measure(topics: int, places: int, scrapes: int) -> dict[str, list[floa
             assert scraper.stdin is not None
             assert scraper.stdout is not None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve_http, sock, application.make_application(control.metrics.render_text, list))
+                nursery.start_soon(serve_http, sock, application.AdminApplication(control.metrics.render_text, list))
                 for scrape in range(2 * scrapes + 2):
                     if scrape % 2 == 0:
                         control.hear(scrape)

@@ -28,7 +28,7 @@ from gateway.config import Admin
 from gateway.control import http_server
 from gateway.control.access.making import make_gate
 from gateway.control.access.rules import ACCESS_TABLE
-from gateway.control.admin.application import make_application
+from gateway.control.admin.application import AdminApplication
 from gateway.control.admin.console.site import make_console
 from gateway.control.admin.lazy_application import LazyApplication
 from gateway.control.admin.rest.api import make_api
@@ -174,14 +174,14 @@ def _application(control: Control) -> http_server.Application:
         policies, RecentTraffic(), latest, places=lambda: PLACES,
         find_connections=control.workers.inquiries.find_connections,
     )  # fmt: skip
-    return make_application(
+    return AdminApplication(
         control.metrics.render_text,
         list,
         {"/v1/storage": lambda: {"enabled": False}},
         LazyApplication(lambda: make_api(gateway)),
         hosts=settings.host_names,
         gate=make_gate(settings, lambda reason: None),
-        console=lambda everything: LazyApplication(lambda: make_console(everything)),
+        make_console=lambda everything: LazyApplication(lambda: make_console(everything)),
     )
 
 

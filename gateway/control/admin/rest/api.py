@@ -43,7 +43,7 @@ _ROUTERS: Final = (
 
 
 def make_api(gateway: GatewayContext) -> Application:
-    """The API as an ASGI application, for `admin.make_application`, which puts the gate before it."""
+    """The API as an ASGI application, for `AdminApplication`, which puts the gate before it."""
     return guard_requests(describe_api(gateway))
 
 

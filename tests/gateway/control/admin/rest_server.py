@@ -16,7 +16,7 @@ from gateway import channel
 from gateway import policy_document as document
 from gateway.channel import PROTOCOL
 from gateway.control.access.gate import AccessGate
-from gateway.control.admin.application import make_application
+from gateway.control.admin.application import AdminApplication
 from gateway.control.admin.rest import api as rest
 from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.cluster.broker_quotas import BrokerQuotas
@@ -190,7 +190,7 @@ class Server:
     def application(self) -> Callable[..., Any]:
         api = rest.make_api(self.gateway())
         views = {"/v1/storage": lambda: {"enabled": False}}
-        return make_application(lambda: iter([b"metric 1\n"]), list, views, api, hosts={"gw.example"}, gate=self.gate)
+        return AdminApplication(lambda: iter([b"metric 1\n"]), list, views, api, hosts={"gw.example"}, gate=self.gate)
 
     async def raw(
         self, method: str, path: str, body: bytes | str | Iterable[bytes] | None = None, headers: dict[str, str] = JSON

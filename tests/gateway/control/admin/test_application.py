@@ -12,7 +12,7 @@ import trio
 from pytest_trio import trio_fixture
 from trio.testing import MockClock
 
-from gateway.control.admin.application import EXPOSITION_PAUSE_S, make_application
+from gateway.control.admin.application import EXPOSITION_PAUSE_S, AdminApplication
 from gateway.control.http_server import serve_http
 from gateway.embedded import find_free_port
 from gateway.supervisor import open_listener
@@ -44,7 +44,7 @@ async def server(nursery: trio.Nursery) -> AsyncIterator[Any]:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
     views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
-    application = make_application(
+    application = AdminApplication(
         lambda: iter((b"metric 1\n", b"metric 2\n")),
         lambda: server.problems,
         views,
@@ -121,7 +121,7 @@ async def test_the_exposition_is_made_once_for_all_who_ask_at_a_time_and_is_neve
         made_at.append(autojump_clock.current_time())
         yield b"metric %d\n" % len(made_at)
 
-    application = make_application(render, list)
+    application = AdminApplication(render, list)
     answers: list[tuple[float, bytes]] = []  # when it was asked, what came
 
     async def ask(after_s: float = 0.0) -> None:
@@ -155,7 +155,7 @@ async def test_an_exposition_that_fails_is_made_again_for_who_asks_next(autojump
             raise faults.pop()
         yield b"metric 1\n"
 
-    application = make_application(render, list)
+    application = AdminApplication(render, list)
     bodies: list[bytes] = []
 
     async def send(message: Any) -> None:

@@ -17,7 +17,7 @@ from gateway.channel import UsageInterval, UsageRow
 from gateway.control.access.gate import AccessGate
 from gateway.control.access.holders import CredentialHolders
 from gateway.control.access.rules import ACCESS_TABLE
-from gateway.control.admin.application import make_application
+from gateway.control.admin.application import AdminApplication
 from gateway.control.admin.console import edits, pages
 from gateway.control.admin.console.site import MAX_FORM, make_console
 from gateway.control.admin.rest import api as rest
@@ -67,7 +67,9 @@ class Browser(Server):
         if self._served is None:
             api = rest.make_api(self.gateway())
             views = {"/v1/storage": lambda: self.storage}
-            self._served = make_application(lambda: iter(()), list, views, api, gate=self.gate, console=make_console)
+            self._served = AdminApplication(
+                lambda: iter(()), list, views, api, gate=self.gate, make_console=make_console
+            )
         return self._served
 
     async def get(
