@@ -48,6 +48,18 @@ from protocol import api
 _SET_HERE: Final = (*TRAFFIC, *CLUSTER, *CHANGES, *USAGE_LOG, *ITSELF)  # others have collectors, or lines of their own
 _LABELLED: Final = ("disconnects", "server_names_refused")  # channel.COUNT_NAMES has their label behind them
 
+# The label values of counters that are there, at 0, from the start.
+_KNOWN_LABELS: Final[Mapping[str, Iterable[str]]] = {
+    "metadata_refreshes": ("ok", "failed"),
+    "policy_changes": ("accepted", "unchanged", "refused", "failed"),
+    "config_reload": ("applied", "unchanged", "refused", "failed"),
+    "usage_log_dropped": ("invalid", "refused"),
+    "admin_requests_refused": failures.REASONS,
+    "admin_connections_refused": http_server.REASONS,
+    "connections_refused": admission.REASONS,
+    "internal_errors": internal_errors.PLACES,
+}
+
 
 class ClusterMetrics(NamedTuple):
     """The state of the cluster behind the gateway."""
@@ -122,23 +134,10 @@ class GatewayMetrics:
             self._gauges["usage_log_queued_intervals"],
         )
 
-        for outcome in ("ok", "failed"):
-            self.cluster.refreshes.labels(outcome)
-        for outcome in ("accepted", "unchanged", "refused", "failed"):
-            self._counters["policy_changes"].labels(outcome)
-        for outcome in ("applied", "unchanged", "refused", "failed"):
-            self._counters["config_reload"].labels(outcome)
+        for name, values in _KNOWN_LABELS.items():
+            for value in values:
+                self._counters[name].labels(value)
         self._gauges["config_last_reload_successful"].set(1)
-        for reason in ("invalid", "refused"):
-            self.usage_log.dropped.labels(reason)
-        for reason in failures.REASONS:
-            self._counters["admin_requests_refused"].labels(reason)
-        for reason in http_server.REASONS:
-            self._counters["admin_connections_refused"].labels(reason)
-        for limit in admission.REASONS:
-            self.connections_refused.labels(limit)
-        for where in internal_errors.PLACES:
-            self._counters["internal_errors"].labels(where)
         self.add_counts(dict.fromkeys(COUNT_NAMES, 0))
         self._gauges["build_info"].labels(version("produce-gateway"), platform.python_version()).set(1)
 
