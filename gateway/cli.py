@@ -172,7 +172,7 @@ def serve_gateway(path: Path) -> int:
         as_json,
         sockets,
         workers=workers,
-        memory_bytes=page.page_size(workers) if workers > 1 else 0,
+        memory_bytes=page.page_size(workers),
         drain_timeout_s=settings.drain_timeout,
         shutdown_delay_s=settings.shutdown_delay,
         origin=parent_link.ConfigOrigin(tuple(map(str, examined.files)), read_at_ns),

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--worker", type=int, required=True)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--memory", type=int, help="what all workers share, where there are several")
+    parser.add_argument("--memory", type=int, help="what all workers share, and those that replace them")
     parser.add_argument("--log-format", choices=("console", "json"), default="console", help="of a crash")
     args = parser.parse_args()
     # Everything that lives as long as the process is made by now; what a request makes is freed by its reference count.

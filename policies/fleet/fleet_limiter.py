@@ -68,7 +68,8 @@ class FleetShares:
         self.gateways = self.processes = 1
         self.settle_s = 0.0
         self.provisional_until = self.recovering_until = -math.inf
-        self.page = page
+        self.page = page if page is not None and page.workers > 1 else None
+        self._lasting_page = page
         self.limiters: WeakValueDictionary[FleetKey, FleetLimiter] = WeakValueDictionary()
         self._grants: dict[FleetKey, ShareGrant] = {}
         self._slices: dict[str, PageRow] = {}
@@ -103,17 +104,28 @@ class FleetShares:
         return min(limit, part.fallback if self._falls_back else part.rate)
 
     def make_bucket(
-        self, key: FleetKey, rate: float, burst_s: float, debt_s: float, now: float = UNSTARTED, *, limit: float
+        self,
+        key: FleetKey,
+        rate: float,
+        burst_s: float,
+        debt_s: float,
+        now: float = UNSTARTED,
+        *,
+        limit: float,
+        lasts: bool = False,
     ) -> tuple[TokenBucket, int]:
         """A bucket for all workers of this gateway, and how many such buckets there are: 1; where the page has no room,
-        each worker has its own. `rate` to `now`: see TokenBucket; `limit`: see SharedBucket.
+        each worker has its own. `rate` to `now`: see TokenBucket; `limit`: see SharedBucket. `lasts`: where this worker
+        is the only one, the process that replaces it goes on with the bucket, too: a new one that begins full would let
+        its burst pass once more. Else it begins with a new one, which is faster.
         """
-        if self.page is None:
+        page = self._lasting_page if lasts else self.page
+        if page is None:
             return TokenBucket(rate, burst_s, debt_s, now), 1
-        row = self.page.acquire_row(key)
+        row = page.acquire_row(key)
         if row is None:
-            return TokenBucket(rate / self.page.workers, burst_s, debt_s, now), self.page.workers
-        return SharedBucket(rate, burst_s, debt_s, now, row, self.page.ahead_s, limit), 1
+            return TokenBucket(rate / page.workers, burst_s, debt_s, now), page.workers
+        return SharedBucket(rate, burst_s, debt_s, now, row, page.ahead_s, limit), 1
 
     def read_slices(self, name: str, now: float) -> tuple[float, float]:
         """The latest reports of this gateway's other workers on a limit that they share: the rate that they take in any
@@ -252,10 +264,11 @@ class FleetLimiter(RateLimiter):
         scope: LimitScope = "fleet",
         bucket_name: str = "",
         burst_s: float | None = None,
+        lasts: bool = False,
     ) -> None:
         """`now`: see TokenBucket. `bucket_name`: where several buckets go by the share of this key; then the caller
         applies new shares (`apply_share`) and reports the demand. `burst_s`: seconds of its rate that the bucket may
-        save; None: as limits of the fleet do.
+        save; None: as limits of the fleet do. `lasts`: see `FleetShares.make_bucket`.
         """
         self.fleet = fleet
         self.key = key
@@ -270,7 +283,9 @@ class FleetLimiter(RateLimiter):
         if scope == "worker":
             bucket = TokenBucket(rate, saved_s, debt_s, now)
         else:
-            bucket, self._bucket_count = fleet.make_bucket(bucket_name or key, rate, saved_s, debt_s, now, limit=limit)
+            bucket, self._bucket_count = fleet.make_bucket(
+                bucket_name or key, rate, saved_s, debt_s, now, limit=limit, lasts=lasts
+            )
         super().__init__(rate, now, own=own, bucket=bucket)
         self.spent = self.reported = 0.0
         self.hungry_until = -math.inf

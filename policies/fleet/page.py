@@ -63,20 +63,24 @@ class PageRow:
 
     def read_newer(self, at: float) -> tuple[float, float, float, float, float] | None:
         """LEVEL, AT, SEEN_SPENT, LIMIT and BEYOND as written by the worker that wrote last, if that was after `at`."""
-        ats = [each.tolist() for each in self._ats]  # once: others write meanwhile
-        latest = max(map(max, ats))
-        if latest <= max(at, 0.0):  # no worker has written yet
+        ats, others = self._ats[0].tolist(), self._ats[1].tolist()  # once: others write meanwhile
+        latest = max(*ats, *others)
+        if latest <= at or not latest:  # no worker has written yet
             return None
-        slot = 0 if latest in ats[0] else 1
-        first = CELLS * ats[slot].index(latest) + VIEWS[slot]
+        if latest in ats:
+            first = CELLS * ats.index(latest) + VIEWS[0]
+        else:
+            first = CELLS * others.index(latest) + VIEWS[1]
         level, then, seen, limit, beyond = self._cells[first : first + _VIEW].tolist()
         return (level, then, seen, limit, beyond) if then == self._cells[first + AT] == latest else None
 
     def write_view(self, level: float, at: float, seen: float, limit: float, beyond: float = 0.0) -> None:
         """Write the state of this worker's bucket. Two of its views are never of the same moment."""
-        cells = self._cells
-        older, newer = sorted((self._first + view for view in VIEWS), key=lambda view: cells[view + AT])
-        at = max(at, math.nextafter(cells[newer + AT], math.inf))
+        cells, older, newer = self._cells, self._first + VIEWS[0], self._first + VIEWS[1]
+        if cells[newer + AT] < cells[older + AT]:
+            older, newer = newer, older
+        if at <= cells[newer + AT]:
+            at = math.nextafter(cells[newer + AT], math.inf)
         cells[older + AT] = 0.0  # until all of it is there
         cells[older + LEVEL] = level
         cells[older + SEEN_SPENT] = seen

@@ -69,7 +69,7 @@ class ThresholdBuckets:
         """`name`: of the total's bucket, which isn't that of storage (BrokerLimits.storage_throttle), though both are
         of the same total. `burst_s`: the seconds that a bucket may save, and `topic_debt_s` that a topic's may owe.
         `full_at`: when buckets are full; None: they are empty at their first use. `shares_topics`: this gateway's
-        workers share the topics' buckets.
+        workers share the topics' buckets, and a worker that is started again goes on with all of them.
         """
         configured, key = thresholds.configured_total, total_key(thresholds.meters.node_id)
         assert configured is not None
@@ -82,7 +82,7 @@ class ThresholdBuckets:
         self._fleet = fleet = thresholds.fleet
         self.limiter = FleetLimiter(
             fleet, key, configured, thresholds.effect.factor, self._counted_until - self._saved_s,
-            bucket_name=self._name, burst_s=burst_s,
+            bucket_name=self._name, burst_s=burst_s, lasts=shares_topics,
         )  # fmt: skip
         self.total = self.limiter.bucket
         self._thresholds = thresholds
@@ -141,16 +141,13 @@ class ThresholdBuckets:
                 self.settle_topic(meter, owed_s, now)
 
     def topic_level(self, meter: TopicMeter, owed_s: float, now: float) -> float:
-        """The bytes in a topic's bucket; one that has no traffic yet has saved all it may, as far as this worker knows:
-        0.0 where others may have used it. Infinite where nothing limits it. `owed_s`: the total's debt.
+        """The bytes in a topic's bucket; 0.0 where it has no traffic yet, as others, or the former process of this
+        worker, may have used it up. Infinite where nothing limits it. `owed_s`: the total's debt.
         """
         if meter.topic_bucket is not None or meter.uncounted != meter.counted_in_bucket:
             topic = self.settle_topic(meter, owed_s, now)
             return math.inf if topic is None else topic.bucket.token_level(now)
-        limit = self._thresholds.effective_threshold(meter)
-        if limit is None:
-            return math.inf
-        return 0.0 if self._fleet.worker_count > 1 else self._saved_s * limit * self._portion_of(meter)
+        return math.inf if self._thresholds.effective_threshold(meter) is None else 0.0
 
     def _make_bucket(self, meter: TopicMeter, portion: float, rate: float) -> TopicBucket:
         """One of a topic that comes into use, as it was at the last look. `portion`: ours of its threshold; `rate`: the
@@ -160,7 +157,9 @@ class ThresholdBuckets:
             return TopicBucket(TokenBucket(max(MIN_RATE, rate), self._burst_s, self._debt_s, self._counted_until), 1)
         then, rate = self._counted_until, max(MIN_RATE, portion)  # what it has saved isn't cut
         name = f"{self._name} {meter.name.decode('latin-1')}"
-        made = self._fleet.make_bucket(name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=rate)
+        made = self._fleet.make_bucket(
+            name, rate, self._burst_s, self._debt_s, then - self._saved_s, limit=rate, lasts=True
+        )
         if self._saved_s:
             made[0].token_level(then)
         return TopicBucket(*made)
@@ -230,23 +229,19 @@ class ThresholdBuckets:
         """How many there are with buckets of topics: gateways, or workers."""
         return self._fleet.gateways if self._shares_topics else self._fleet.processes
 
-    def _portion_of(self, meter: TopicMeter) -> float:
-        """Ours of a topic's threshold, 0..1."""
-        return self._thresholds.portion_of(meter, self._owners, with_near=self._shares_topics)
-
     def mark_outdated(self) -> None:
         """Rates, and with them portions, have changed."""
         self._claims.is_outdated = True
 
     def measure_claims(self, owed_s: float, now: float) -> None:
         """Add up what topics claim of the total, where that is due. `owed_s`: the total's debt."""
-        claims = self._claims
-        if self._owners == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
+        claims, thresholds, owners = self._claims, self._thresholds, self._owners
+        if owners == 1 or now <= claims.measured_at + (0.0 if claims.is_outdated else CLAIM_S):
             return
         elapsed, claims.measured_at, claims.is_outdated = min(now - claims.measured_at, TICK_S), now, False
         content = hungry = portions = saving = 0.0
         is_recovering = now < self._fleet.recovering_until
-        for meter in self._thresholds.meters.topics.values():
+        for meter in thresholds.meters.topics.values():
             topic: TopicBucket | None = meter.topic_bucket
             if topic is None:
                 topic = self.settle_topic(meter, owed_s, now) if meter.uncounted else None
@@ -256,10 +251,10 @@ class ThresholdBuckets:
             is_idle = use < MIN_RATE and not topic.bucket.in_debt
             if is_idle and not is_recovering:
                 continue
-            limit = self._thresholds.effective_threshold(meter)
+            limit = thresholds.effective_threshold(meter)
             if limit is None:
                 continue
-            portion = limit * self._portion_of(meter) * part
+            portion = limit * thresholds.portion_of(meter, owners, with_near=self._shares_topics) * part
             portions += portion
             if topic.is_hungry(now):
                 hungry += portion

@@ -127,7 +127,7 @@ def _always_accepted(record: Callable[..., None]) -> Callable[..., None]:
     return accepted
 
 
-def _own_buckets(shares: FleetShares, key: Any, rate: float, *times: float, limit: float) -> Any:
+def _own_buckets(shares: FleetShares, key: Any, rate: float, *times: float, **_: Any) -> Any:
     return TokenBucket(rate, *times), 1
 
 

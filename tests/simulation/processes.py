@@ -270,7 +270,7 @@ class Gateway:
             .model_dump_json(by_alias=True)
             .encode()
         )
-        self._page = memoryview(bytearray(page_size(workers))) if workers > 1 else None
+        self._page = memoryview(bytearray(page_size(workers)))
         self.control: _Child | None = None
         self.workers: dict[int, _Child] = {}
         self.is_frozen = False

@@ -123,3 +123,10 @@ def test_what_gathered_behind_a_slow_connection_exceeds_no_limit() -> None:
     clients = (ClientPlan("kafka-python", "app-0", topics, 400_000.0, 10_000, (0,)),)
     faults = (Fault(8.0, "connection trickles", 11, 8.0, 0.4),)
     assert World(Plan(1, 30.0, "quota", 200_000.0, 1, 1, topics, clients, faults)).run().violations == []
+
+
+def test_the_only_worker_of_a_gateway_is_killed_and_no_burst_passes_once_more() -> None:
+    topics = {"acme.orders.new": 2}
+    clients = (ClientPlan("java", "app-0", topics, 800_000.0, 3_000, (0,)),)
+    faults = (Fault(12.0, "worker killed"), Fault(20.0, "worker killed"))
+    assert World(Plan(1, 23.0, "reject", 100_000.0, 1, 1, topics, clients, faults)).run().violations == []

@@ -171,7 +171,7 @@ class DataPlane:
 
 class DataWorker:
     """One data-plane process. `plane`: None until control has sent the settings. `page`: the state of limits that the
-    workers of this gateway share; None for the only worker.
+    workers of this gateway share, and that outlives them.
     """
 
     def __init__(self, parent: ParentLink, number: int, page: SharedPage | None = None) -> None:

