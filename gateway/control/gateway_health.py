@@ -86,10 +86,12 @@ class GatewayHealth:
         """Until cancelled, keep the metrics of missing components up to date, and report problems and missing
         components: when they change, and every REPORT_S, so that silence shows that this process hangs.
         """
-        reported, reported_at = None, -math.inf
+        shown, reported, reported_at = None, None, -math.inf
         while True:
-            self._context.metrics.show_lacking(self._lacking_reasons())
-            found, now = (self.find_problems(), self.find_lacking()), trio.current_time()
+            if (lacking := self._lacking_reasons()) != shown:
+                self._context.metrics.show_lacking(lacking)
+                shown = lacking
+            found, now = (self.find_problems(), _lacking_texts(lacking)), trio.current_time()
             if found != reported or now >= reported_at + REPORT_S:
                 self._context.link.report_health(*found)
                 reported, reported_at = found, now
@@ -116,7 +118,7 @@ class GatewayHealth:
 
     def find_lacking(self) -> list[str]:
         """Components that the gateway runs without, and why."""
-        return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in self._lacking_reasons().items() if why]
+        return _lacking_texts(self._lacking_reasons())
 
     def _lacking_reasons(self) -> Mapping[str, str]:
         """ "" for those that are not lacking."""
@@ -146,3 +148,7 @@ class GatewayHealth:
             None if math.isnan(round_trip_s) else round_trip_s,
             exchange.peers.peer_statuses(trio.current_time()),
         )
+
+
+def _lacking_texts(lacking: Mapping[str, str]) -> list[str]:
+    return [f"{part}: {one_line(why, ERROR_CHARS)}" for part, why in lacking.items() if why]

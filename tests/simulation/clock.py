@@ -38,8 +38,11 @@ _io_manager: Any = vars(trio_run)["TheIOManager"]
 class Process:
     """A process of the product, as far as the simulation has any. `wall_offset_s`: by which its wall clock is off.
     `is_dead`: it was killed, and whatever its code still does has no effect. `is_stopped`: none of its tasks has a
-    turn, nor its threads. `stops`: how often it was. `stopped_at`: on trio's clock; infinite: it runs.
+    turn, nor its threads. `stops`: how often it was. `stopped_at`: on trio's clock; infinite: it runs. `stopped_count`:
+    of all processes, those that are stopped now.
     """
+
+    stopped_count = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,6 +56,7 @@ class Process:
     def stop(self) -> None:
         """As by SIGSTOP. What the kernel does for it goes on, up to the size of its buffers."""
         self.is_stopped, self.stops, self.stopped_at = True, self.stops + 1, trio.current_time()
+        Process.stopped_count += 1
         queue = trio_run.GLOBAL_RUN_CONTEXT.runner.runq
         self._held += [task for task in queue if task.context.get(current_process) is self]
         for task in self._held:
@@ -62,6 +66,7 @@ class Process:
         """As by SIGCONT: it first sees what has come, and only then that its time-outs are over, as an event loop."""
         if self.is_stopped:
             self.is_stopped, self.stopped_at = False, math.inf
+            Process.stopped_count -= 1
             trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self._held)
             overdue = list(self._overdue)
             self._held.clear()
@@ -108,7 +113,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = START_S
-        self.calls = self.idle_passes = 0
+        self.idle_passes = 0
         self._heap: list[tuple[float, int, Entry]] = []
         self._is_over = False
         self._numbers = count()
@@ -130,10 +135,10 @@ class Agenda:
 
     def jump(self) -> None:
         """All tasks wait: do what is due next, until one of them goes on."""
-        runner, heap = trio_run.GLOBAL_RUN_CONTEXT.runner, self._heap
+        runner, heap, pop = trio_run.GLOBAL_RUN_CONTEXT.runner, self._heap, heapq.heappop
         while not runner.runq:
             while heap and heap[0][2].call is None:
-                heapq.heappop(heap)
+                pop(heap)
             deadline = runner.deadlines.next_deadline()
             if not heap or heap[0][0] > deadline:
                 if deadline == math.inf:  # but at the end of all trio tells itself something through the system
@@ -145,9 +150,8 @@ class Agenda:
                 return
             now = self.now = max(self.now, heap[0][0])
             while heap and heap[0][0] <= now:
-                entry = heapq.heappop(heap)[2]
+                entry = pop(heap)[2]
                 if entry.call is not None:
-                    self.calls += 1
                     entry.call(*entry.args)
 
     async def sleep(self, seconds: float) -> None:
@@ -262,7 +266,7 @@ def _reschedule(
     runner: Any, task: trio.lowlevel.Task, *outcome: Any, real: Callable[..., None] = trio_run.Runner.reschedule
 ) -> None:
     real(runner, task, *outcome)
-    if (process := _stopped_process(task)) is not None:
+    if Process.stopped_count and (process := _stopped_process(task)) is not None:
         process.hold_task(task)
 
 
@@ -270,7 +274,7 @@ def _deliver_cancellation(
     task: trio.lowlevel.Task,
     real: Callable[..., None] = trio.lowlevel.Task._attempt_delivery_of_any_pending_cancel,
 ) -> None:
-    if (process := _stopped_process(task)) is not None:
+    if Process.stopped_count and (process := _stopped_process(task)) is not None:
         process.hold_cancellation(task)
     else:
         real(task)
