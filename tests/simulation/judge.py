@@ -171,7 +171,8 @@ class Limit:
 
 
 class RejectingTotal:
-    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it (docs/policies.md).
+    """A broker's total that rejects, with a burst: in any time T at most (T + 2 bursts) times it, and for each gateway
+    that starts its part of two bursts (docs/policies.md).
 
     Attributes:
         taken: bytes in this second, by gateway's host. `most`: the seconds' worth that was ever beyond the total.
@@ -205,7 +206,7 @@ class RejectingTotal:
             return ""
         return (
             f"{self.name}: {self._beyond / self.rate:.1f} s of it beyond it, with a burst of {self.burst_s:.0f} s and"
-            f" {self._excused / self.rate:.1f} s by controls that were stopped"
+            f" {self._excused / self.rate:.1f} s by gateways that started and controls that were stopped"
         )
 
 

@@ -131,6 +131,13 @@ def _own_buckets(shares: FleetShares, key: Any, rate: float, *times: float, **_:
     return TokenBucket(rate, *times), 1
 
 
+def _forgetting(make: Callable[..., Any]) -> Callable[..., Any]:
+    def make_bucket(*args: Any, lasts: bool = False, **named: Any) -> Any:
+        return make(*args, **named)
+
+    return make_bucket
+
+
 def _pass_metadata(buf: Any, start: int, stop: int, *_: Any) -> Any:
     return bytes(memoryview(buf)[start - 4 : stop]), ()
 
@@ -169,6 +176,7 @@ _NO_EFFECT: Final = lambda *_, **__: None  # noqa: E731
 _KILLED: Final = (Fault(25.0, "gateway killed", 1, 60.0),)
 _CONTROL: Final = tuple(Fault(20.0 + 5.0 * number, "control killed") for number in range(6))
 _PAUSED: Final = (Fault(15.0, "storage paused", 0, 15.0),)
+_WORKER: Final = (Fault(12.0, "worker killed"), Fault(20.0, "worker killed"))
 _NO_PAUSE: Final = classmethod(lambda cls, text: cls("OPEN"))
 _LENT: Final = (Fault(10.0, "limit lent", 0, 5.0, 0.9),)
 _CHANGED: Final = (Fault(10.0, "limit changed", 0, 0.0, 0.0),)
@@ -235,6 +243,9 @@ MUTATIONS: Final = (
              _plan("percent", ("java",) * 4, over=4.0, seconds=30.0), ("held without need",)),
     Mutation("a total rejects nothing", (BurstRejecter, "judge_request", _NO_EFFECT),
              _plan("reject", _HUNGRY, over=4.0, seconds=50.0), ("over a limit",)),
+    Mutation("a burst passes once more behind each end of a worker",
+             (FleetShares, "make_bucket", _forgetting(FleetShares.make_bucket)),
+             _plan("reject", _HUNGRY, over=3.0, faults=_WORKER, seconds=30.0), ("over a limit",)),
     Mutation("fetched bytes count half",
              (ConnectionQuotaLimit, "charge_fetch", _half_fetched(ConnectionQuotaLimit.charge_fetch)),
              _plan("fetch", _HUNGRY, over=3.0, seconds=60.0), ("over a limit",)),

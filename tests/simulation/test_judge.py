@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.judge import WINDOW_S, Judge, Limit
+from tests.simulation.judge import WINDOW_S, Judge, Limit, RejectingTotal
 
 RATE = 1000.0
 
@@ -49,3 +49,11 @@ def test_what_a_stopped_control_lets_through_counts_in_all_windows_that_have_som
         limit.taken = RATE + (beyond_s * RATE if second == 43 else 0.0)
         judge.end_second()
     assert bool(judge.violations) is is_wrong
+
+
+@pytest.mark.parametrize(("part", "is_wrong"), [(0.5, False), (0.0, True)])
+def test_a_gateway_that_starts_may_let_its_part_of_two_bursts_pass_again(part: float, *, is_wrong: bool) -> None:
+    total = RejectingTotal("total", RATE, 5.0, 0.0)
+    total.excuse("gw1", 0.0, 2.0 * 5.0 * part)
+    total.taken["gw1"] = round(15.0 * RATE)
+    assert bool(total.end_second()) is is_wrong

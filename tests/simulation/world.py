@@ -371,7 +371,13 @@ class World:
             self.agenda, self.network, self._nursery, self._folder, number, self.plan.workers, config, self._on_gateway
         )
         self.gateways.append(gateway)
+        self._start_gateway(gateway)
+
+    def _start_gateway(self, gateway: Gateway) -> None:
+        """Its buckets begin full."""
         gateway.start()
+        for total in self.judge.rejecting.values():
+            total.excuse(gateway.host, 0.0, 2.0 * BURST_S / len(self.gateways))
 
     def _on_gateway(self, kind: str, *about: object) -> None:
         self.judge.tell(kind, *about)
@@ -861,7 +867,7 @@ class World:
         self.network.close_listeners(list(gateway.listeners.values()))
         gateway.listeners.clear()
         gateway.was_up = False
-        self.agenda.after(max(1.0, fault.seconds), gateway.start)
+        self.agenda.after(max(1.0, fault.seconds), self._start_gateway, gateway)
 
     def _gateway_restarted(self, fault: Fault) -> None:
         gateway = self._pick(self.gateways, fault.number)
@@ -873,7 +879,7 @@ class World:
             await gateway.stop(10.0)
             await trio.sleep(1.0)
             gateway.was_up = False
-            gateway.start()
+            self._start_gateway(gateway)
 
         self._nursery.start_soon(restart)
 
