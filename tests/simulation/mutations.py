@@ -284,7 +284,7 @@ def breaking(name: str | None) -> Iterator[None]:
 def find_violations(mutation: Mutation, *, broken: bool) -> list[str]:
     """What the judge finds in its world."""
     with breaking(mutation.name if broken else None):
-        return World(mutation.plan).run().violations
+        return World(mutation.plan, mutation.kinds if broken else ()).run().violations
 
 
 def is_seen(mutation: Mutation, violations: list[str]) -> bool:

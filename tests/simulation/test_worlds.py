@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from tests.simulation.judge import Judge
 from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
 
@@ -106,6 +107,12 @@ def test_what_ends_a_world_early_is_what_it_says(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BaseExceptionGroup) as raised:
         World(make_plan(1, HOURS, theme="group", calm=True)).run()
     assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_world_ends_when_it_has_shown_what_it_is_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "end_second", lambda judge: judge.accuse("a limit unused", ""))
+    world = World(make_plan(1, HOURS, theme="group", calm=True), until=("a limit unused",))
+    assert len(world.run().violations) == 1
 
 
 def test_what_producers_without_acknowledgements_sent_stays_whole_when_a_gateway_stops() -> None:

@@ -228,14 +228,20 @@ def limits_theme(theme: str, seed: int) -> str:
     return theme if theme != "logins" else "users"
 
 
+class _Enough(Exception):
+    """What the world was to show was seen."""
+
+
 class World:
     """
     Attributes:
         judge: what came of it, once `run` has returned.
+        until: kinds of violations, any of which ends the world.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, until: tuple[str, ...] = ()) -> None:
         self.plan = plan
+        self.until = until
         self.under = limits_theme(plan.theme, plan.seed)
         self.chance = random.Random(f"world {plan.seed}")
         self.agenda = Agenda()
@@ -280,6 +286,8 @@ class World:
             ):
                 trio.run(self._main, Path(folder), clock=self.agenda.make_clock())
                 gc.collect()
+        except* _Enough:
+            pass
         finally:
             if is_first:
                 gc.unfreeze()
@@ -430,6 +438,8 @@ class World:
             await trio.sleep(1.0)
             if not self._is_stopping:  # gateways that stop forward the acks=0 requests that they hold
                 self.judge.end_second()
+            if any(self.judge.counts[f"violation: {kind}"] for kind in self.until):
+                raise _Enough
 
     async def _alternate(self) -> None:
         """Days and nights."""
