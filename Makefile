@@ -66,8 +66,8 @@ demo: env ## real producers held to their limits in front of a real Kafka, audit
 	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
 # Beside the tests mypy costs no time. It says at once what it finds, and again at the end, since much is printed between.
-test: lint ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
-	@$(MAKE) --no-print-directory -j2 collected classes
+test: env ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
+	@$(MAKE) --no-print-directory -j3 lint collected classes
 	@$(MAKE) --no-print-directory -j2 --keep-going tests types || { cat $(VENV)/types.log; false; }
 
 tests: env
