@@ -14,8 +14,8 @@ READY := $(VENV)/ready
 ARGS ?=
 DURATION ?= 3600
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# Processes that share the tests: they wait half of their time, so three more than there are cores, and four at least.
-JOBS ?= $(shell echo $$(($(CORES) > 4 ? 7 : $(CORES) + 3)))
+# Processes that share the tests: they wait for two thirds of their time, so four more than there are cores.
+JOBS ?= $(shell echo $$(($(CORES) > 4 ? 8 : $(CORES) + 4)))
 
 # Tests start hundreds of our processes: whatever the environment says, they find modules compiled. They do so when one
 # is needed first, in all processes at once; pip would compile all of PySpark's, one after the other.
