@@ -73,7 +73,13 @@ _EXTRA_COMMANDS = {
         "the demo",
         "gateway.demo.command",
         "demo",
-        {_EXTRAS: "gateway.demo", "kafka-python": "kafka", "PySpark": "pyspark", "Matplotlib": "matplotlib"},
+        {
+            _EXTRAS: "gateway.demo",
+            "kafka-python": "kafka",
+            "PySpark": "pyspark",
+            "Matplotlib": "matplotlib",
+            "deltalake": "deltalake",
+        },
     ),
     "import-strimzi": _ExtraCommand(
         "import-strimzi", "gateway.strimzi.command", "strimzi", {_EXTRAS: "gateway.strimzi"}

@@ -173,12 +173,12 @@ def check_spark(what: str) -> None:
     """Refuse to do what needs Spark where there is none.
 
     Raises:
-        AuditError: PySpark isn't installed.
+        AuditError: what it needs isn't installed.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
         from gateway.audit import errors
 
-        raise errors.AuditError(f"{what} needs PySpark and PyArrow: pip install 'produce-gateway[audit]'")
+        raise errors.AuditError(f"{what} needs PySpark, PyArrow and deltalake: pip install 'produce-gateway[audit]'")
 
 
 def _caused_by_interrupt(error: BaseException) -> bool:

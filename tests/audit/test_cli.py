@@ -238,7 +238,7 @@ def test_without_pyspark_what_is_sparks_says_what_to_install(
     assert cli.main([*args, "--quiet"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        "produce-gateway audit: this audit needs PySpark and PyArrow: pip install 'produce-gateway[audit]'"
+        "produce-gateway audit: this audit needs PySpark, PyArrow and deltalake: pip install 'produce-gateway[audit]'"
     )
     # Asked for, the local engine takes all that it can read.
     assert cli.main(["--spool", "a.jsonl", "--engine", "local", "--quiet"]) == 0

@@ -394,7 +394,7 @@ def test_strict_makes_warnings_errors(write: Any) -> None:
 @pytest.mark.parametrize(
     ("hidden", "wanted"),
     [
-        ("'pyspark': None, 'matplotlib': None", "PySpark, Matplotlib: pip install 'produce-gateway[demo]'"),
+        ("'pyspark': None, 'deltalake': None", "PySpark, deltalake: pip install 'produce-gateway[demo]'"),
         (
             "'gateway.demo': None",
             "produce-gateway-extras: pip install 'produce-gateway[demo]' (in the repository: pip install '.[demo]'"
