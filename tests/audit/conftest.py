@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from gateway.audit.batch.query import CountedRecords
+    from gateway.audit.store import AuditTables
 
 HERE = Path(__file__).parent
 
@@ -46,6 +48,7 @@ def _sockets(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 _SESSION: pytest.StashKey[SparkSession] = pytest.StashKey()
+_EMPTY: pytest.StashKey[Path] = pytest.StashKey()
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,24 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
     monkeypatch.setattr(spark_session, "open_session", lambda *_, **__: nullcontext(spark))
     return lambda *args: cli.main([str(each) for each in args])
+
+
+@pytest.fixture(scope="module")
+def empty_tables(
+    pytestconfig: pytest.Config, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], AuditTables]:
+    """Makes tables without a record in a folder: copies, as a commit takes a second of a core."""
+    from gateway.audit import store
+
+    if _EMPTY not in pytestconfig.stash:
+        pytestconfig.stash[_EMPTY] = tmp_path_factory.mktemp("empty") / "tables"
+        store.open_tables(spark, str(pytestconfig.stash[_EMPTY]), make=True)
+
+    def copy(folder: Path) -> AuditTables:
+        shutil.copytree(pytestconfig.stash[_EMPTY], folder, dirs_exist_ok=True)
+        return store.open_tables(spark, str(folder))
+
+    return copy
 
 
 @pytest.fixture

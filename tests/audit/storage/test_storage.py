@@ -32,6 +32,8 @@ from tests.audit.records import START, LineSource, Row, interval, topic_batch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from gateway.audit.store import AuditTables
+
     Make = Callable[[Sequence[str | None]], DataFrame]
 
 TRUST: dict[str, Any] = {"malformed": 0, "problems": {}, "samples": [], "duplicates": 0, "conflicts": 0}
@@ -157,7 +159,7 @@ def test_one_of_several_volumes_of_a_broker_gets_no_advice(unique: Make) -> None
 
 
 def test_the_engines_count_the_same_of_many_records_and_of_tables(
-    unique: Make, spark: SparkSession, tmp_path: Path
+    unique: Make, spark: SparkSession, empty_tables: Callable[[Path], AuditTables], tmp_path: Path
 ) -> None:
     chance = random.Random(7)
     made = []
@@ -171,7 +173,7 @@ def test_the_engines_count_the_same_of_many_records_and_of_tables(
     report = report_volumes(unique, made, wish)
     assert [len(volume.topics) for volume in report.volumes] == [5, 5]
     assert report.unplaced > 0
-    tables = store.open_tables(spark, str(tmp_path / "tables"), make=True)
+    tables = empty_tables(tmp_path / "tables")
     stream.add_batch(store.TableWriter(tables), topic_batch(spark, [(0, i, line) for i, line in enumerate(made)]), "id")
     question = AuditQuery((), None, wish.from_ms, wish.to_ms)
     counts = LocalTables(str(tmp_path / "tables")).collect(lambda: VolumeCollector(wish), question).make_counts()

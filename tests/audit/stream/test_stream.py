@@ -97,8 +97,8 @@ def batch(spark: SparkSession) -> Batches:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, tmp_path: Path) -> AuditTables:
-    return store.open_tables(spark, str(tmp_path / "tables"), make=True)
+def tables(empty_tables: Callable[[Path], AuditTables], tmp_path: Path) -> AuditTables:
+    return empty_tables(tmp_path / "tables")
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +113,10 @@ def filled(spark: SparkSession, batch: Batches, found: list[Found], tmp_path_fac
 
 @pytest.fixture(scope="module")
 def told(
-    spark: SparkSession, batch: Batches, tmp_path_factory: pytest.TempPathFactory
+    empty_tables: Callable[[Path], AuditTables], batch: Batches, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[AuditTables, AuditReport]:
     """Tables with a life and a topic for each test of what records tell, and the answer to a question."""
-    tables = store.open_tables(spark, str(tmp_path_factory.mktemp("told") / "tables"), make=True)
+    tables = empty_tables(tmp_path_factory.mktemp("told") / "tables")
     writer, key = store.TableWriter(tables), b"k" * 32
 
     def record(topic: str, seq: int, row: Row | None = None, **more: Any) -> str:

@@ -94,20 +94,27 @@ def _answer(records: query.CountedRecords, question: AuditQuery) -> dict[str, An
     return found | {"sources": None, "samples": sorted(samples)}
 
 
-def _check(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None:
+def _check(there: AuditTables, lines: list[str], question: AuditQuery) -> None:
+    """Of both engines."""
+    _check_locally(there, lines, question)
+    with job.read_tables(there) as found:
+        assert _answer(found, question) == _answer(LocalRecords([LineSource(lines)]), question)
+
+
+def _check_locally(there: AuditTables, lines: list[str], *questions: AuditQuery) -> None:
     truth = LocalRecords([LineSource(lines)])
     without_spark = LocalTables(there.root.removeprefix("file:"))
-    with job.read_tables(there) as found:
-        for question in questions:
-            expected = _answer(truth, question)
-            assert _answer(found, question) == expected, question
-            assert _answer(without_spark, question) == expected, question
+    for question in questions:
+        assert _answer(without_spark, question) == _answer(truth, question), question
 
 
 def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    empty_tables: Callable[[Path], AuditTables],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there = store.open_tables(spark, str(tmp_path / "tables"), make=True)
+    there = empty_tables(tmp_path / "tables")
     writer, batches = store.TableWriter(there), _batches()
     lines: list[str] = []
 
@@ -139,7 +146,8 @@ def test_answers_are_those_of_the_records_whatever_has_been_rolled_up(
     lives = {row["boot"]: (row["state"], row["final_seq"]) for row in there.read_table("lives").collect()}
     assert (lives["old"], lives["lost"]) == (("final", 5), ("lost", None))
     add()
-    _check(there, lines, *QUESTIONS[1:])
+    _check(there, lines, QUESTIONS[1])
+    _check_locally(there, lines, QUESTIONS[2])
     assert progress.load_progress(there).last_step == 3
     update.join_partial_rows(there, "usage_1d")  # from which the next question is answered
     _check(there, lines, EVERYTHING)
@@ -182,9 +190,12 @@ class _Killing:
         return write_some
 
 
-def _far_behind(spark: SparkSession, folder: Path) -> tuple[AuditTables, list[str], dict[str, list[tuple[Any, ...]]]]:
-    """Tables whose stream has rolled up its first batch alone; their records, and all that roll-ups will say."""
-    there, lines = store.open_tables(spark, str(folder / "tables"), make=True), list[str]()
+@pytest.fixture
+def far_behind(
+    spark: SparkSession, empty_tables: Callable[[Path], AuditTables], tmp_path: Path
+) -> tuple[AuditTables, list[str]]:
+    """Tables whose stream has rolled up its first batch alone, and their records."""
+    there, lines = empty_tables(tmp_path / "tables"), list[str]()
     writer = store.TableWriter(there)
     one, two, three, four, five = _batches()
     for batch in (one, [*two, *three], [*four, *five]):
@@ -193,24 +204,21 @@ def _far_behind(spark: SparkSession, folder: Path) -> tuple[AuditTables, list[st
         if not lines:
             update.update_rollups(there)
         lines += batch
-    shutil.copytree(folder / "tables", folder / "at_once")
-    at_once = store.open_tables(spark, str(folder / "at_once"))
-    update.update_rollups(at_once)
-    return there, lines, _contents(at_once)
+    return there, lines
 
 
 def test_many_records_come_in_steps_which_a_kill_or_a_compaction_between_them_does_not_change(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    far_behind: tuple[AuditTables, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, lines, expected = _far_behind(spark, tmp_path)
-    truth, told = _answer(LocalRecords([LineSource(lines)]), EVERYTHING), list[str]()
+    there, lines = far_behind
+    told: list[str] = []
     killing = _Killing(monkeypatch)
     monkeypatch.setattr(update, "STEP_ROWS", 1500)
     for writes in (2, 4):  # of each step's four: `progress`, and three of sums; the second one begins with two left
         killing.left = writes
         with pytest.raises(_Killed):
             update.update_rollups(there, told.append)
-        assert _answer(LocalTables(str(tmp_path / "tables")), EVERYTHING) == truth
+        _check_locally(there, lines, EVERYTHING)
     there.run_statement(f"OPTIMIZE {there.sql_path(table_log.RECORDS_TABLE)}")
     killing.left = 1000
     update.update_rollups(there, told.append)
@@ -218,19 +226,26 @@ def test_many_records_come_in_steps_which_a_kill_or_a_compaction_between_them_do
         "roll-ups: looking for gaps, part 1 of 2",
         "roll-ups: looking for gaps",
     ]
-    assert _contents(there) == expected
+    _check_locally(there, lines, *QUESTIONS)
     # A later compaction is a step that sums don't go to, and what it wrote isn't looked for records behind them.
     store.TableWriter(there)
     update.update_rollups(there, is_rewritten=True)
     sums = LocalTables(str(tmp_path / "tables"))._rollups.sums
-    assert {step.records_version for _, step in sums.values()} == {there.records_version}
+    assert {table: step.records_version for table, (_, step) in sums.items()} == dict.fromkeys(
+        columns.WINDOW_LENGTHS, there.records_version
+    )
+    _check_locally(there, lines, *QUESTIONS)  # of days, hours and minutes: each of them is answered from another table
 
 
 @pytest.mark.full  # of one that is missing: test_answers…; of a kill between steps: the one before
 def test_roll_ups_begin_anew_without_a_table_of_sums_and_a_stream_goes_on_where_they_were_killed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, far_behind: tuple[AuditTables, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, lines, expected = _far_behind(spark, tmp_path)
+    there, lines = far_behind
+    shutil.copytree(tmp_path / "tables", tmp_path / "at_once")
+    at_once = store.open_tables(spark, str(tmp_path / "at_once"))
+    update.update_rollups(at_once)
+    expected = _contents(at_once)
     monkeypatch.setattr(update, "_KEPT_STEPS", 2)  # so that no step is left from which to go on
     monkeypatch.setattr(update, "STEP_ROWS", 500)
     update.update_rollups(there)
