@@ -27,8 +27,8 @@ WARM_S, WINDOW_S = 4.0, 10.0  # workers report once a second
 SAMPLE = re.compile(r"^produce_gateway_(?:produce|policy)_bytes_total\{(.*)\} (\S+)$", re.MULTILINE)
 
 
-# To make and delete 500 is seconds of work for a broker.
-@pytest.fixture(params=[150, pytest.param(500, marks=pytest.mark.full)])
+# To make and delete 500 is seconds of work for a broker, and to ask for /metrics of so many for a gateway.
+@pytest.fixture(params=[60, pytest.param(500, marks=pytest.mark.full)])
 def tenants(kafka: EmbeddedCluster, request: pytest.FixtureRequest) -> Iterator[tuple[list[str], list[str]]]:
     """Topics of the noisy and of the quiet tenant; gone afterwards, since other tests list all topics."""
     mark = uuid.uuid4().hex[:6]
