@@ -128,7 +128,7 @@ def test_a_gateway_may_be_started_before_kafka() -> None:
     settings = {"upstream": {"bootstrap_servers": upstream, "metadata_refresh": "1s"}}
     with Gateway(upstream, settings, wait=False) as gateway:
         wait_for("the bootstrap listener", lambda: gateway.listens(gateway.port), RECOVERY_S)
-        with Wire(gateway.port) as wire:
+        with Wire(gateway.port, RECOVERY_S) as wire:  # the port is there before the worker is
             wire.sock.sendall(play.other_request(1, api.API_VERSIONS))
             assert wire.ends(), "closed, as a client would be by a broker that goes away"
         assert "the cluster has not answered yet" in gateway.problems()
