@@ -254,21 +254,30 @@ class Storage(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_factor_source(self) -> Self:
+        """A factor from elsewhere takes the place of volumes and their limits."""
+        if not self.factor_source:
+            return self
+        name = f"factor_source {self.factor_source}"
+        replaced = {
+            "volumes": bool(self.volumes),
+            "source": self.source != "log-dirs",
+            "admin": bool(self.admin),
+            "snapshots": bool(self.snapshots),
+            "prometheus": bool(self.prometheus),
+        }
+        beside = [*self._limit_keys(), *(key for key, is_given in replaced.items() if is_given)]
+        if beside:
+            raise ValueError(f"{beside[0]}: {name} stands in its place: keep one of them")
+        if self.scope == "affected":
+            raise ValueError(f"scope affected: {name} knows no volumes: keep one of them")
+        if self.fenced_brokers == "remember":
+            raise ValueError(f"fenced_brokers remember: {name} knows no volumes: keep one of them")
+        return self
+
+    @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if self.factor_source:
-            beside = [
-                *self._limit_keys(),
-                *(["volumes"] if self.volumes else []),
-                *(["source"] if self.source != "log-dirs" else []),
-            ]
-            beside += ["admin"] if self.admin else []
-            if beside:
-                raise ValueError(
-                    f"{beside[0]}: factor_source {self.factor_source} stands in its place: keep one of them"
-                )
         for name in ("snapshots", "prometheus"):
-            if getattr(self, name) and self.factor_source:
-                raise ValueError(f"{name}: factor_source {self.factor_source} stands in its place: keep one of them")
             if getattr(self, name) and self.source != name:
                 raise ValueError(
                     f"{name}: has no effect with source {self.source}: write source: {name}, or leave it out"
@@ -277,12 +286,11 @@ class Storage(Section):
             raise ValueError(
                 "source prometheus: its address is needed: write prometheus: {url: http://prometheus:9090}"
             )
-        if self.factor_source and self.scope == "affected":
-            raise ValueError(f"scope affected: factor_source {self.factor_source} knows no volumes: keep one of them")
-        if self.factor_source and self.fenced_brokers == "remember":
-            raise ValueError(
-                f"fenced_brokers remember: factor_source {self.factor_source} knows no volumes: keep one of them"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_effects(self) -> Self:
+        """Keys that would have no effect beside the others."""
         if self.forget_after != FORGET_AFTER_S and not self.remembers_brokers:
             raise ValueError("forget_after: has no effect with fenced_brokers: ignore: leave it out, or write remember")
         if self.exempt_topics and self.scope == "cluster":
