@@ -30,7 +30,7 @@ from gateway.quotas.client import (
 )
 from policies.definitions.rollout import ALL_CLIENTS, rollout_text
 from policies.quotas.filter import Component
-from policies.quotas.names import QuotaError, sanitize_name
+from policies.quotas.names import Entity, QuotaError, sanitize_name
 from policies.quotas.store import Alteration, ResolvedQuota
 from policies.quotas.text import (
     check_flags,
@@ -99,27 +99,38 @@ def run_command(argv: Sequence[str], connect: ConnectClient) -> int:
             return _take_over_quotas(quotas, components, args.yes)
         if operation == "import":
             return _import_quotas(quotas, getattr(args, "import"), args.yes)
-        if entity is None:
-            described = quotas.describe(components, apart=True)
-            _print_text(
-                quota_list_text(described)
-                if args.output is None
-                else render_structured(list_as_data(described), args.output)
-            )
-        elif operation == "describe" and args.output is not None:
-            found = quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides)
-            _print_text(render_structured(enforced_as_data(found, quotas.describe_others(entity)), args.output))
-        elif operation == "describe":
-            ours = _enforced_text(quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides))
-            others = _other_lines(quotas.describe_others(entity), args.include_overrides)
-            _print_text("\n".join([ours, *others] if ours else others))
-        else:
-            (refused,) = quotas.alter([Alteration(entity.wire_pairs, ops, until_ms)], args.validate_only)
-            if refused is not None:
-                return _report_failure(str(refused))
-            sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
+        if entity is not None and operation == "alter":
+            return _alter_quotas(quotas, Alteration(entity.wire_pairs, ops, until_ms), args.validate_only)
+        _print_text(_described_text(quotas, args, components, entity))
     except (QuotaError, QuotaClientError, java_properties.InvalidPropertiesFile) as error:
         return _report_failure(str(error))
+    return 0
+
+
+def _described_text(
+    quotas: QuotaApi, args: argparse.Namespace, components: Sequence[Component], entity: Entity | None
+) -> str:
+    """What is enforced for the entity; None: all quotas that the components find."""
+    if entity is None:
+        described = quotas.describe(components, apart=True)
+        return (
+            quota_list_text(described)
+            if args.output is None
+            else render_structured(list_as_data(described), args.output)
+        )
+    found = quotas.describe_enforced(entity, omit_overridden_values=not args.include_overrides)
+    theirs = quotas.describe_others(entity)
+    if args.output is not None:
+        return render_structured(enforced_as_data(found, theirs), args.output)
+    ours, others = _enforced_text(found), _other_lines(theirs, args.include_overrides)
+    return "\n".join([ours, *others] if ours else others)
+
+
+def _alter_quotas(quotas: QuotaApi, alteration: Alteration, validate_only: bool) -> int:
+    (refused,) = quotas.alter([alteration], validate_only)
+    if refused is not None:
+        return _report_failure(str(refused))
+    sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
     return 0
 
 
