@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 RECORDS_GONE: Final = (
@@ -12,6 +13,7 @@ NO_CONNECT_TEXT: Final = "SPARK_REMOTE: not by Spark Connect; by spark-submit, o
 _MAX_MESSAGE_CHARS: Final = 500  # characters of another program's message
 _MAX_CHAIN: Final = 20
 _TRACEBACK: Final = "Traceback (most recent call last)"
+_TERMINAL_COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")  # with which deltalake tells of object stores
 # Innermost, and yet not what went wrong.
 _UNINFORMATIVE_ERRORS: Final = ("java.lang.InterruptedException",)
 
@@ -40,8 +42,13 @@ def explain_error(error: BaseException) -> str:
 
 def explain_storage_error(place: str, error: Exception) -> str:
     """The failure of deltalake's in a place, in one line."""
-    said = " ".join(str(error).split())
+    said = plain_line(error)
     return _full_disk_text(said) if "No space left on device" in said else f"{place}: {said[:_MAX_MESSAGE_CHARS]}"
+
+
+def plain_line(error: Exception) -> str:
+    """What an error says, in one line and without a terminal's colors."""
+    return " ".join(_TERMINAL_COLORS.sub("", str(error)).split())
 
 
 def _full_disk_text(said: str) -> str:

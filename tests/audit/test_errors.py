@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from gateway.audit import store
 from gateway.audit.batch import job
 from gateway.audit.batch.query import AuditQuery
-from gateway.audit.errors import AuditError, explain_error, list_causes, raising_class
+from gateway.audit.errors import AuditError, explain_error, explain_storage_error, list_causes, raising_class
 from gateway.audit.spark.arrow_map import map_in_arrow
 from gateway.audit.spark.progress import watch_progress
 from gateway.audit.stream import stream
@@ -62,6 +62,14 @@ def test_the_class_that_raised_the_innermost_exception_is_known(spark: SparkSess
         spark.sql("select nothing")
     assert raising_class(spark_error.value).startswith("org.apache.spark.sql.")
     assert raising_class(ValueError()) == ""
+
+
+def test_what_an_object_store_says_is_one_line_without_colors() -> None:
+    said = OSError(
+        "Kernel error -> Generic S3 error\n   \x1b[31m↳\x1b[0m Error performing GET\n  \x1b[31m↳\x1b[0m  refused\n"
+    )
+    expected = "s3a://b/a: Kernel error -> Generic S3 error ↳ Error performing GET ↳ refused"
+    assert explain_storage_error("s3a://b/a", said) == expected
 
 
 @pytest.fixture

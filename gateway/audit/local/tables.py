@@ -30,7 +30,7 @@ from gateway.audit.batch.query import (
 )
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
 from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, RUN_FIELDS, WINDOW_COLUMN, WINDOW_LENGTHS
-from gateway.audit.errors import AuditError
+from gateway.audit.errors import AuditError, plain_line
 from gateway.audit.local.records import Collector
 from gateway.audit.local.run_lives import NumberRun, RunLife
 from gateway.audit.local.sums import GroupSums, rank_rows
@@ -462,7 +462,7 @@ def _open_files(folder: Path) -> _DeltaFiles | None:
     except TableNotFoundError:
         return None
     except DeltaError as error:  # what a newer Delta Lake has written, deltalake may not know yet
-        raise UnreadableFeature(f"{folder} can't be read here ({_one_line(error)}): use --engine spark") from error
+        raise UnreadableFeature(f"{folder} can't be read here ({plain_line(error)}): use --engine spark") from error
 
 
 @contextmanager
@@ -470,11 +470,7 @@ def _translated_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except (DeltaError, duckdb.Error, OSError) as error:
-        raise AuditError(f"{root} can't be read: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise AuditError(f"{root} can't be read: {plain_line(error)}") from error
 
 
 def _group_columns(question: AuditQuery) -> list[str]:
