@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows it by
+from pyspark.sql.types import StructType
 
 from gateway.audit.batch import transforms
 from gateway.audit.batch.rollups.progress import load_ends
@@ -30,17 +31,32 @@ from gateway.audit.errors import AuditError, explain_error, explain_storage_erro
 from gateway.audit.records.table_files import TableFile
 from gateway.audit.spark import connector, schema
 from gateway.audit.tables import layout, table_log
-from gateway.audit.tables.storage import StorageDirectory, find_storage_options, local_path, qualify_path
-from gateway.audit.tables.table_version import CommitConflict, TableVersion, added_file, open_version
+from gateway.audit.tables.storage import (
+    StorageDirectory,
+    find_storage_options,
+    has_locking_log_store,
+    local_path,
+    qualify_path,
+)
+from gateway.audit.tables.table_version import CommitConflict, TableVersion, UnwritableTable, added_file, open_version
 
 _LOCK_FILE: Final = ".lock"
+# Hadoop's, of a file that deltalake overwrites: by one that no longer fits Spark takes the file for damaged, and looks
+# twice more, after a second each.
+_CHECKSUM_FILE: Final = "_delta_log/._last_checkpoint.crc"
 # Readers go on with the files that they began with: `expire` and `compact` say for how long.
 _LOG_RETENTION: Final = "interval 2 days"
-# From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
-_RETENTION_PROPERTIES: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+_TABLE_PROPERTIES: Final = {
+    # From 4.4 on Delta refuses to keep its log for less than its files, a week unless said.
+    **dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), _LOG_RETENTION),
+    # Delta Lake's own value; deltalake's is 100, so many files of the log for whoever opens the table.
+    "delta.checkpointInterval": "10",
+}
 # By whose bounds in each file queries leave files out: bounds of all columns take a quarter of the time of writing.
 BOUNDED_COLUMNS: Final = ("problem", "boot", "seq", "start_ms", "topic_id", "partition", "offset")
 _VERSION_STRIDE: Final = 2**31  # more batches than one stream ever adds
+_DAY_FOLDER: Final = "date="
+_HOUR_MS: Final = 3_600_000
 _MADE_SUFFIX: Final = ".made.zstd.parquet"  # of files that no engine but ours has written
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
 _MAX_FILES_READ: Final = 2000  # one by one; beyond, reading the table costs less
@@ -76,6 +92,7 @@ class AuditTables:
         self.spark = spark
         self.root = qualify_path(spark, root)
         self._options = find_storage_options(spark)
+        self._commits_by_spark = has_locking_log_store(spark, self.root)
         self._pinned: TableVersion | None = None  # of the table `records`; None: always its newest version
 
     def pin_version(self) -> AuditTables:
@@ -179,15 +196,30 @@ class AuditTables:
         directory = StorageDirectory(f"{self.root}/{table}", self._options)
         for file in files:
             day = table_log.iso_day(file.day)
-            path = f"date={day}/part-{uuid.uuid4()}{_MADE_SUFFIX}"
+            path = f"{_DAY_FOLDER}{day}/part-{uuid.uuid4()}{_MADE_SUFFIX}"
             directory.write_file(path, file.contents)
             added.append(added_file(path, day, len(file.contents), file.stats))
-        with self._lock_writers():
+        if not self._commits_by_spark:
+            with suppress(UnwritableTable), self._open_for_commit(table) as newest:
+                newest.commit(added, identifier, version, is_replacement=is_replacement)
+                return
+        # Spark writes the rows again, in files of its own; ours are leftovers then.
+        kind = layout.RECORDS_SCHEMA if table == table_log.RECORDS_TABLE else layout.USAGE_SUMS_SCHEMA
+        rows = self._read_files(table, kind, [file.path for file in added])
+        if table == table_log.RECORDS_TABLE:
+            self.append_records(rows, identifier, version)
+        else:
+            self.write_rollup(table, rows, version // 2, mode="overwrite" if is_replacement else "append")
+
+    @contextmanager
+    def _open_for_commit(self, table: str) -> Iterator[TableVersion]:
+        with self._lock_writers(), self._translated_errors(table):
             newest = self._open_newest(table)
             if newest is None:
                 raise AuditError(table_log.missing_tables_text(self.root))
-            with self._translated_errors(table):
-                newest.commit(added, identifier, version, is_replacement=is_replacement)
+            if (folder := local_path(self.root)) is not None:
+                (Path(folder) / table / _CHECKSUM_FILE).unlink(missing_ok=True)
+            yield newest
 
     def rollup_moment(self, table: str) -> tuple[int, int]:
         """The step that one of the roll-ups is at (0: none), and its version of Delta Lake's (-1: it isn't there)."""
@@ -231,9 +263,7 @@ class AuditTables:
 
     @staticmethod
     def _rollup_writer(table: str, frame: DataFrame, mode: str) -> DataFrameWriter:
-        writer = frame.write.format("delta").mode(mode).option("mergeSchema", "true")
-        for name in _RETENTION_PROPERTIES:
-            writer = writer.option(name, _LOG_RETENTION)
+        writer = frame.write.format("delta").mode(mode).options(mergeSchema="true", **_TABLE_PROPERTIES)
         return writer.partitionBy("date") if table in WINDOW_LENGTHS else writer
 
     def run_statement(self, statement: str) -> None:
@@ -246,17 +276,22 @@ class AuditTables:
             self.spark.sql(statement)
 
     def delete_leftovers(self, table: str, grace_ms: int) -> int:
-        """Delete the files of one of Delta's tables that no reader has needed, and no writer begun, for that long."""
-        found = self._open_newest(table)
+        """Delete the files of one of Delta's tables that no reader has needed, and no writer begun, for that long (in
+        whole hours); gives their number.
+        """
+        found, hours = self._open_newest(table), -(-grace_ms // _HOUR_MS)
         if found is None:
             return 0
-        with self._lock_writers(), self._translated_errors(table):
-            directory = StorageDirectory(f"{self.root}/{table}", self._options)
-            # Deleting notes its beginning and its end in the log, so it isn't begun for nothing.
-            leftovers = directory.count_existing(found.find_leftovers(grace_ms))
-            if leftovers:
-                found.find_leftovers(grace_ms, is_deletion=True)
-            return leftovers
+        directory = StorageDirectory(f"{self.root}/{table}", self._options)
+        with self._translated_errors(table):
+            leftovers = directory.find_existing(found.find_leftovers(hours))
+        if not found.reader_features:
+            directory.delete_files(leftovers)
+            return len(leftovers)
+        # Among them may be files of features that deltalake doesn't know.
+        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")  # it wants a week
+        self.spark.sql(f"VACUUM {self.sql_path(table)} RETAIN {hours} HOURS")
+        return len(leftovers) - len(directory.find_existing(leftovers))
 
     def expire_before(self, number: int) -> None:
         """From now on no reader sees usage of days before day `number`, and no stream adds any."""
@@ -317,7 +352,7 @@ class AuditTables:
         if files is None or not all(file["path"].endswith(_MADE_SUFFIX) for file in files):
             return None
         horizon = self.first_kept_day()
-        return [file for file in files if file["path"].removeprefix("date=")[: len(horizon)] >= horizon]
+        return [file for file in files if file["path"].removeprefix(_DAY_FOLDER)[: len(horizon)] >= horizon]
 
     def load_contents(self, paths: Sequence[str]) -> DataFrame | None:
         """A row with the `content` of each of these files of `records`; None: their place can't be said to Spark."""
@@ -326,35 +361,37 @@ class AuditTables:
         if not paths:
             return self.spark.createDataFrame([], "content binary")
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # and no partitions
-        return reader.load([self._file_path(path) for path in paths]).select("content")
+        return reader.load([f"{self.root}/{table_log.RECORDS_TABLE}/{path}" for path in paths]).select("content")
 
     @property
     def _is_nameable(self) -> bool:
         """Spark takes each path for a pattern."""
         return not set(self.root) & set("*?[]{}\\")
 
-    def _file_path(self, path: str) -> str:
-        return f"{self.root}/{table_log.RECORDS_TABLE}/{path}"
+    def _read_files(self, table: str, kind: StructType, paths: Sequence[str]) -> DataFrame:
+        if not paths:
+            return self.spark.createDataFrame([], kind)
+        folder = f"{self.root}/{table}/"
+        reader = self.spark.read.schema(kind).option("basePath", folder)
+        return reader.parquet(*(f"{folder}{path}" for path in paths))
 
     def _load_added(self, since: int) -> DataFrame:
         """The files of `records` that are there now and were not in version `since`; all, where that isn't known."""
         files = self._find_plain_files(since) if since >= 0 and self._is_nameable else None
         if files is None:
             return self._load_table(table_log.RECORDS_TABLE, self._records.version)
-        if not files:
-            return self.spark.createDataFrame([], layout.RECORDS_SCHEMA)
-        reader = self.spark.read.schema(layout.RECORDS_SCHEMA).option("basePath", self._file_path(""))
-        return reader.parquet(*(self._file_path(file["path"]) for file in files))
+        return self._read_files(table_log.RECORDS_TABLE, layout.RECORDS_SCHEMA, [file["path"] for file in files])
 
     def _find_plain_files(self, since: int) -> list[dict[str, Any]] | None:
         """TableVersion.find_added of `records`, or all files where that isn't known. None: they don't hold the table's
-        rows alone, or are too many.
+        rows alone, are elsewhere (as those of a shallow clone), or are too many.
         """
         if self._records.reader_features:
             return None
         found = self._records.find_added(since)
         files = self._records.describe_files() if found is None else found
-        return files if len(files) <= _MAX_FILES_READ else None
+        is_plain = len(files) <= _MAX_FILES_READ and all(file["path"].startswith(_DAY_FOLDER) for file in files)
+        return files if is_plain else None
 
     def _load_table(self, table: str, version: int | None = None) -> DataFrame:
         reader = self.spark.read.format("delta")
@@ -425,8 +462,13 @@ class TableWriter:
         `ends` has partition, schema.BOOT, offset, newest_ms, last_seq, first_ms and last_ms: how far the batch reaches.
 
         Raises:
-            AuditError: another stream has taken over.
+            AuditError: another stream has taken over, or the batch before is gone.
         """
+        if self.tables.committed_version(table_log.STREAM) < self._version:
+            raise AuditError(
+                f"the last batch is no longer in {self.tables.root}, as after a backup was put back: go on with another"
+                " --checkpoint, which reads again what the tables lack (nothing is counted twice)"
+            )
         self._version += 1
         with self._one_commit():
             self.tables.append_files(files, table_log.STREAM, self._version)
@@ -459,8 +501,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
     tables = AuditTables(spark, root)
     if make and not tables.table_exists(table_log.RECORDS_TABLE):
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in layout.RECORDS_SCHEMA)
-        values = {table_log.LAYOUT_PROPERTY: str(table_log.LAYOUT_VERSION)}
-        values |= dict.fromkeys(_RETENTION_PROPERTIES, _LOG_RETENTION)
+        values = {table_log.LAYOUT_PROPERTY: str(table_log.LAYOUT_VERSION), **_TABLE_PROPERTIES}
         values["delta.dataSkippingStatsColumns"] = ",".join(f"`{name}`" for name in BOUNDED_COLUMNS)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in values.items())
         with _explained_absence(spark):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileType, PyFileSystem
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from gateway.audit.errors import AuditError, explain_storage_error
@@ -29,25 +30,43 @@ _S3_OPTIONS: Final = {
     "spark.hadoop.fs.s3a.session.token": "AWS_SESSION_TOKEN",
     "spark.hadoop.fs.s3a.endpoint": "AWS_ENDPOINT_URL",
     "spark.hadoop.fs.s3a.endpoint.region": "AWS_REGION",
-    # Locks of Spark's writers, which ours have to hold, too.
-    "spark.io.delta.storage.S3DynamoDBLogStore.ddb.tableName": "DELTA_DYNAMO_TABLE_NAME",
 }
 _PATH_STYLE: Final = "spark.hadoop.fs.s3a.path.style.access"
-_LOG_STORES: Final = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
+_SSL: Final = "spark.hadoop.fs.s3a.connection.ssl.enabled"
+_LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
 
 def qualify_path(spark: SparkSession, root: str) -> str:
-    """The same place as a URI of Spark's, without a slash at its end; a path is one of the session's file system."""
+    """The same place as a URI of Spark's, without a slash at its end; a path is one of the session's file system.
+
+    Raises:
+        AuditError: Spark and deltalake would take it for different places.
+    """
+    if "\\" in root:
+        raise AuditError(f"{root}: deltalake takes a backslash for a slash")
     root = root.rstrip("/") or "/"
-    if "://" in root or root.startswith(_LOCAL):
-        return f"{_LOCAL}/{root.removeprefix(_LOCAL).lstrip('/')}" if root.startswith(_LOCAL) else root
-    # The one place that each session has, and tells by its whole name.
-    default = urlsplit(spark.conf.get("spark.sql.warehouse.dir") or "")
-    if default.scheme in {"", "file"}:
+    if root.startswith(_LOCAL):
+        return f"{_LOCAL}/{root.removeprefix(_LOCAL).lstrip('/')}"
+    if "://" in root:
+        return root
+    scheme, host = _find_default_place(spark)
+    if scheme == "file":
         return f"{_LOCAL}{Path(root).absolute()}"
     if not root.startswith("/"):
-        raise AuditError(f"{root}: a path in {default.scheme}://{default.netloc} begins with /")
-    return f"{default.scheme}://{default.netloc}{root}"
+        raise AuditError(f"{root}: a path in {scheme}://{host} begins with /")
+    return f"{scheme}://{host}{root}"
+
+
+def _find_default_place(spark: SparkSession) -> tuple[str, str]:
+    """Scheme and host of a path that has none, of which Spark tells only where it looks for one in vain."""
+    try:
+        spark.read.text(f"/{uuid.uuid4()}").schema  # noqa: B018 - Spark Connect looks only now
+    except AnalysisException as error:
+        place = urlsplit((error.getMessageParameters() or {}).get("path", ""))
+        if place.scheme:
+            return place.scheme, place.netloc
+        raise
+    raise AssertionError
 
 
 def local_path(root: str) -> str | None:
@@ -60,14 +79,21 @@ def find_storage_options(spark: SparkSession) -> dict[str, str]:
     found = {ours: value for theirs, ours in _S3_OPTIONS.items() if (value := _find_setting(spark, theirs))}
     endpoint = found.get("AWS_ENDPOINT_URL")
     if endpoint and "://" not in endpoint:
-        found["AWS_ENDPOINT_URL"] = endpoint = f"https://{endpoint}"
+        scheme = "http" if _find_setting(spark, _SSL) == "false" else "https"
+        found["AWS_ENDPOINT_URL"] = endpoint = f"{scheme}://{endpoint}"
     if endpoint and endpoint.startswith("http:"):
         found["AWS_ALLOW_HTTP"] = "true"
     if _find_setting(spark, _PATH_STYLE) == "false":
         found["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
-    if any("DynamoDB" in (_find_setting(spark, name) or "") for name in _LOG_STORES):
-        found["AWS_S3_LOCKING_PROVIDER"] = "dynamodb"
     return found
+
+
+def has_locking_log_store(spark: SparkSession, root: str) -> bool:
+    """Whether Spark's commits in a place hold each other off by something that deltalake's know nothing of.
+
+    S3 itself refuses to create a file twice, of which deltalake makes use; Delta Lake's classes for S3 don't.
+    """
+    return "DynamoDB" in (_find_setting(spark, _LOG_STORE.format(urlsplit(root).scheme)) or "")
 
 
 def _find_setting(spark: SparkSession, name: str) -> str | None:
@@ -115,7 +141,14 @@ class StorageDirectory:
         with self._translated_errors(), self._files.open_output_stream(name, buffer_size=2 * _CHUNK_BYTES) as stream:
             shutil.copyfileobj(io.BytesIO(contents), stream, _CHUNK_BYTES)
 
-    def count_existing(self, names: Sequence[str]) -> int:
-        """How many of these files there are."""
+    def find_existing(self, names: Sequence[str]) -> list[str]:
+        """Those of these files that there are."""
         with self._translated_errors():
-            return sum(each.type == FileType.File for each in self._files.get_file_info([*names]))
+            found = self._files.get_file_info([*names])
+        return [name for name, file in zip(names, found, strict=True) if file.type == FileType.File]
+
+    def delete_files(self, names: Iterable[str]) -> None:
+        """Delete these files."""
+        with self._translated_errors():
+            for name in names:
+                self._files.delete_file(name)

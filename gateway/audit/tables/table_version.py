@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-_HOUR_MS: Final = 3_600_000
-
 
 class CommitConflict(Exception):
     """Another writer has changed the same rows meanwhile, and this commit was not made."""
+
+
+class UnwritableTable(Exception):
+    """The table has features of Delta Lake's that deltalake doesn't write, and this commit was not made."""
 
 
 class TableVersion:
@@ -76,6 +78,8 @@ class TableVersion:
 
         Raises:
             CommitConflict: another writer was quicker.
+            UnwritableTable: nobody was, but deltalake refuses.
+            DeltaError: it can't be done.
         """
         if self.committed_version(identifier) >= version:
             return
@@ -89,14 +93,15 @@ class TableVersion:
                 commit_properties=CommitProperties(app_transactions=[noted]),
             )
         except CommitFailedError as error:
-            raise CommitConflict(" ".join(str(error).split())) from error
+            # The same class of deltalake's for both.
+            refused = TableVersion(self._address, self._options).version == self.version
+            raise (UnwritableTable if refused else CommitConflict)(" ".join(str(error).split())) from error
 
-    def find_leftovers(self, grace_ms: int, *, is_deletion: bool = False) -> list[str]:
-        """The files that went from the table, or never came into it, longer ago than that (rounded up to whole hours),
-        and those that were deleted since and still are in the log; with `is_deletion`, delete them.
+    def find_leftovers(self, hours: int) -> list[str]:
+        """The files that went from the table, or never came into it, longer ago than that; among them files that were
+        deleted since and still are in the log.
         """
-        hours = -(-grace_ms // _HOUR_MS)
-        return self._table.vacuum(hours, not is_deletion, enforce_retention_duration=False, full=True)
+        return self._table.vacuum(hours, enforce_retention_duration=False, full=True)
 
 
 def open_version(address: str, options: Mapping[str, str] | None = None) -> TableVersion | None:

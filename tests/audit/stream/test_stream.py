@@ -26,6 +26,7 @@ from gateway.audit.batch import job, transforms
 from gateway.audit.batch.query import AuditQuery, answer_query, ignore_progress
 from gateway.audit.batch.rollups import update
 from gateway.audit.cluster_access import TopicIdentity
+from gateway.audit.columns import WINDOW_LENGTHS
 from gateway.audit.errors import AuditError
 from gateway.audit.local.records import LocalRecords
 from gateway.audit.local.tables import LocalTables
@@ -390,6 +391,66 @@ def test_tables_put_back_from_before_their_checkpoint_are_not_gone_on_with(
     put_back = store.open_tables(spark, str(backup))
     with pytest.raises(AuditError, match=r"are older than the checkpoint [^\n]*: go on with another --checkpoint"):
         stream._check_checkpoint(put_back, plan, "id")
+
+
+def test_a_stream_whose_last_batch_is_gone_adds_no_other_one(
+    tables: AuditTables, writer: TableWriter, batch: Batches
+) -> None:
+    stream.add_batch(writer, batch([(0, 0, interval(0)[0])]), "id")
+    (_root(tables) / f"records/_delta_log/{tables.records_version:020d}.json").unlink()  # as another writer's on S3
+    with pytest.raises(AuditError, match=r"^the last batch is no longer in [^\n]*: go on with another --checkpoint"):
+        stream.add_batch(writer, batch([(0, 1, interval(1)[0])]), "id")
+
+
+def test_spark_reads_what_deltalake_says_of_its_checkpoints(
+    spark: SparkSession, tables: AuditTables, writer: TableWriter, batch: Batches
+) -> None:
+    """Beside which Spark has left a checksum of what it had said itself."""
+    assert tables.pin_version()._records.properties["delta.checkpointInterval"] == "10"  # deltalake's own is 100
+    tables.run_statement(
+        f"ALTER TABLE {tables.sql_path('records')} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')"
+    )
+    said = _root(tables) / "records/_delta_log/_last_checkpoint"
+    while json.loads(said.read_text())["version"] < 4:
+        offset = tables.records_version
+        stream.add_batch(writer, batch([(0, offset, interval(offset)[0])]), "id")
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(f"file:{said}")
+    read = path.getFileSystem(context._jsc.hadoopConfiguration()).open(path)
+    try:
+        assert bytes(read.readAllBytes()) == said.read_bytes()
+    finally:
+        read.close()
+
+
+@pytest.mark.parametrize("has_feature", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_spark_commits_what_deltalake_does_not(
+    tables: AuditTables, batch: Batches, found: list[Found], has_feature: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise table_version.UnwritableTable
+
+    if has_feature:
+        feature = "SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')"
+        tables.run_statement(f"ALTER TABLE {tables.sql_path('records')} {feature}")
+    else:
+        monkeypatch.setattr(TableVersion, "commit", refuse)  # that of the sums, too
+    writer = _reopened(tables)
+    stream.add_batch(writer, batch(found), "id")
+    update.update_rollups(tables)
+    _check(tables, found)
+    read = {name: tables.read_table(name).agg(F.sum("bytes")).collect()[0][0] for name in ("usage", *WINDOW_LENGTHS)}
+    assert len(set(read.values())) == 1, read
+    assert {path.endswith(store._MADE_SUFFIX) for path in _live(tables)} == {False}
+
+
+def test_files_that_lie_elsewhere_are_read_as_a_table(full: AuditTables) -> None:
+    """As those of a shallow clone, whose log has whole addresses."""
+    root, version = _root(full), full.records_version
+    for commit in root.glob("records/_delta_log/*.json"):
+        commit.write_text(commit.read_text().replace('"path":"date=', f'"path":"file:{root}/records/date='))
+        (commit.parent / f".{commit.name}.crc").unlink(missing_ok=True)
+    assert full.load_records(version - 1).count() == full.load_records().count() > 0
 
 
 def _overtaken(tables: AuditTables, append: Callable[..., None], *args: Any) -> None:

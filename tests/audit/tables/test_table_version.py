@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +15,19 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
 from gateway.audit.errors import AuditError
-from gateway.audit.tables.storage import StorageDirectory, find_storage_options, qualify_path
-from gateway.audit.tables.table_version import CommitConflict, TableVersion, added_file, open_version
+from gateway.audit.tables.storage import (
+    StorageDirectory,
+    find_storage_options,
+    has_locking_log_store,
+    qualify_path,
+)
+from gateway.audit.tables.table_version import (
+    CommitConflict,
+    TableVersion,
+    UnwritableTable,
+    added_file,
+    open_version,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,13 +101,21 @@ def test_what_nobody_needs_is_deleted_once_it_is_old(root: Path) -> None:
     (root / "_checkpoint").mkdir()
     (root / "_checkpoint" / "note").touch()
     directory = StorageDirectory(f"file:{root}", {})
-    for grace_ms, number in ((1, 0), (0, 3)):
-        found = TableVersion(str(root)).find_leftovers(grace_ms)
-        assert directory.count_existing(found) == number
-        assert TableVersion(str(root)).find_leftovers(grace_ms, is_deletion=True) == found
-        assert (root / left).exists() == (number == 0)
-        assert directory.count_existing(found) == 0
-    assert (_names(root), (root / "_checkpoint" / "note").exists()) == (["3"], True)
+    assert TableVersion(str(root)).find_leftovers(1) == []
+    found = TableVersion(str(root)).find_leftovers(0)
+    assert sorted(found) == [f"date={DAY}/{name}.parquet" for name in (1, 2, 9)]
+    directory.delete_files([left])
+    assert directory.find_existing(sorted(found)) == [f"date={DAY}/{name}.parquet" for name in (1, 2)]
+    assert _names(root) == ["3"]
+
+
+def test_a_table_that_deltalake_does_not_write_is_no_conflict(root: Path) -> None:
+    (log,) = root.glob("_delta_log/*.json")
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
+    lines = [line for line in log.read_text().splitlines() if '"protocol"' not in line]
+    log.write_text("\n".join([*lines, json.dumps({"protocol": protocol})]) + "\n")
+    with pytest.raises(UnwritableTable, match=r"RowTracking"):
+        _commit(root, 1)
 
 
 def test_spark_knows_the_versions_that_were_committed_beside_it(spark: SparkSession, root: Path) -> None:
@@ -132,11 +152,17 @@ def test_places_and_keys_are_those_of_the_session(spark: SparkSession, tmp_path:
         ("s3a://bucket/audit/", "s3a://bucket/audit"),
     ):
         assert qualify_path(spark, given) == meant
+    elsewhere = SimpleNamespace(read=spark.read, conf=SimpleNamespace(get=lambda *_: "s3a://bucket/warehouse"))
+    assert qualify_path(cast("SparkSession", elsewhere), str(tmp_path)) == f"file:{tmp_path}"
+    with pytest.raises(AuditError, match=r"^/a\\b: deltalake takes a backslash for a slash$"):
+        qualify_path(spark, "/a\\b")
     assert find_storage_options(spark) == {}
+    assert not has_locking_log_store(spark, "s3a://bucket/audit")
     settings = {
         "fs.s3a.access.key": "who",
         "fs.s3a.secret.key": "secret",
-        "fs.s3a.endpoint": "http://localhost:9000",
+        "fs.s3a.endpoint": "localhost:9000",
+        "fs.s3a.connection.ssl.enabled": "false",
         "fs.s3a.path.style.access": "true",
     }
     store = ("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
@@ -149,8 +175,8 @@ def test_places_and_keys_are_those_of_the_session(spark: SparkSession, tmp_path:
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_ENDPOINT_URL": "http://localhost:9000",
             "AWS_ALLOW_HTTP": "true",
-            "AWS_S3_LOCKING_PROVIDER": "dynamodb",
         }
+        assert [has_locking_log_store(spark, f"{scheme}://bucket/audit") for scheme in ("s3a", "s3")] == [True, False]
     finally:
         for name in given_settings:
             spark.conf.unset(name)
