@@ -514,7 +514,7 @@ COUNT_NAMES = (
     "answers_merged",
     "requests_malformed",
     "tls_handshakes_failed",
-    # Of these, on listeners where server names tell brokers apart: server_names.REASONS.
+    # Of these, on listeners where server names tell brokers apart: server_names.NAME_FAULT_REASONS.
     "server_names_refused_no_server_name",
     "server_names_refused_unknown_server_name",
     "authentications_failed",  # SASL, at the gateway or at a broker

@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def would_outcome(self) -> str:
-        """One of usage.WOULD: the outcome of the batch if this were enforced."""
+        """One of usage.OBSERVED_OUTCOMES: the outcome of the batch if this were enforced."""
         return "would_delay" if self.action == DELAY else "would_reject"
 
 

@@ -189,6 +189,21 @@ def test_constants_that_comments_name_exist() -> None:
         assert named <= known, f"{path}: {sorted(named - known)}"
 
 
+def test_constants_of_modules_that_comments_name_exist() -> None:
+    """`module.NAME`: that module has it."""
+    names: dict[str, set[str]] = {}
+    for path in (*SOURCES, *COMPILED):
+        names.setdefault(path.stem, set()).update(re.findall(r"\w+", COMMENT.sub("", path.read_text())))
+    pattern = re.compile(r"(?<![\w.])([a-z]\w*)\.(_?[A-Z][A-Z0-9_]+)\b")
+    gone = [
+        (str(path.relative_to(ROOT)), f"{module}.{name}")
+        for path in SOURCES
+        for module, name in pattern.findall("\n".join(COMMENT.findall(path.read_text())))
+        if module in names and name not in names[module]
+    ]
+    assert not gone
+
+
 def test_modules_that_comments_name_exist() -> None:
     known = {path.as_posix() for path in (*SOURCES, *(ROOT / "tests").rglob("*.py"))}
     for path in SOURCES:

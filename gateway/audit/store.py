@@ -61,7 +61,7 @@ _MADE_SUFFIX: Final = ".made.zstd.parquet"  # of files that no engine but ours h
 _MAX_BOOTS_LISTED: Final = 500  # boots beyond which a list of them filters worse than it costs
 _MAX_FILES_READ: Final = 2000  # one by one; beyond, reading the table costs less
 
-LifeKey = tuple[str, str, int]  # schema.BOOT
+LifeKey = tuple[str, str, int]  # columns.BOOT_COLUMNS
 
 
 class _LifeReach(NamedTuple):
@@ -441,8 +441,8 @@ class TableWriter:
         return frame
 
     def find_known_records(self, lives: Iterable[Row]) -> DataFrame | None:
-        """Columns of schema.IDENTITY and digest of the records that count and may have the same number as one of the
-        batch's; None: there are none. `lives` has schema.BOOT, first_seq and last_seq of the batch."""
+        """columns.IDENTITY_COLUMNS and digest of the records that count and may have the same number as one of the
+        batch's; None: there are none. `lives` has columns.BOOT_COLUMNS, first_seq and last_seq of the batch."""
         again = [row for row in lives if row["first_seq"] <= self._lives.get(_life_key(row), _NO_LIFE).last_seq]
         if not again:
             return None
@@ -459,7 +459,8 @@ class TableWriter:
     def add_files(self, files: Iterable[TableFile], topic_id: str, ends: list[Row]) -> None:
         """Add a batch, whose records are files (layout.RECORDS_SCHEMA), whole or not at all, and at most once.
 
-        `ends` has partition, schema.BOOT, offset, newest_ms, last_seq, first_ms and last_ms: how far the batch reaches.
+        `ends` says how far the batch reaches: partition, columns.BOOT_COLUMNS, offset, newest_ms, last_seq, first_ms
+        and last_ms.
 
         Raises:
             AuditError: another stream has taken over, or the batch before is gone.
@@ -516,7 +517,7 @@ def open_tables(spark: SparkSession, root: str, *, make: bool = False) -> AuditT
 
 
 def select_view(records: DataFrame, table: str) -> DataFrame:
-    """The rows that one of layout.VIEWS makes of these rows of the table `records`."""
+    """The rows that one of layout.VIEW_SCHEMAS makes of these rows of the table `records`."""
     if table == "usage":
         found = transforms.explode_rows(records.where(F.col("counts")), "boot", "seq", "part", "end_ms", "date")
     elif table == "intervals":

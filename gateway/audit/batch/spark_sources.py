@@ -32,7 +32,7 @@ _RECORDS_PER_TASK: Final = 100_000  # a few seconds of work: often enough to see
 
 @dataclass(frozen=True, slots=True)
 class AuditSource:
-    """Text to audit (schema.RAW), its kind (for the report), and the number of its records where that is known."""
+    """Text to audit (schema.RAW_SCHEMA), its kind for the report, and the number of its records where it is known."""
 
     raw_lines: DataFrame
     description: dict[str, Any]

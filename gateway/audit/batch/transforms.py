@@ -212,7 +212,7 @@ def summarize_boots(records: DataFrame) -> DataFrame:
     is unknown; "open": no end seen, so it runs still or died unnoticed), intervals, first_seq, last_seq, start_ms and
     end_ms of the intervals seen, lost_seq and lost_ms (null unless there is a note of its loss), final_seq (null unless
     an interval said it was the last), clusters (their ids, in order), changed (how many records aren't as they were
-    written), unchecked (how many have a digest whose key isn't here), chained (whether any has a digest), WHOLE
+    written), unchecked (how many have a digest whose key isn't here), chained (whether any has a digest), whole
     (`detect_gaps` has none of it for sure, as all its numbers are there and none has several parts).
     """
     runs = select_numbering(records)

@@ -93,7 +93,7 @@ def expire_usage(
 
 
 def _mark_needed_lives(tables: AuditTables) -> DataFrame:
-    """schema.BOOT and `needed`: the life goes on after the horizon, or has no end."""
+    """columns.BOOT_COLUMNS and `needed`: the life goes on after the horizon, or has no end."""
     numbering = open_rolled(tables).load_numbering()  # some rows for each life, of however many records
     later = F.max(F.col("end_ms") >= table_log.day_start_ms(tables.first_kept_day())).alias("later")
     open_ones = transforms.summarize_boots(numbering).select(

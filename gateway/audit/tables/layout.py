@@ -52,7 +52,7 @@ _CHAIN: Final[dict[str, DataType]] = {
 _DATE: Final[dict[str, DataType]] = {"date": DateType()}  # in UTC
 
 # The table that a stream writes: one row for each record of the topic, so that one commit of one table is a whole
-# batch. VIEWS are what readers see of it.
+# batch. VIEW_SCHEMAS are what readers see of it.
 RECORDS_SCHEMA: Final = _table_schema(
     **_LIFE,
     **_NUMBER,

@@ -13,8 +13,8 @@
 #
 # For pages of a console:
 #
-# - Each path has a row in rules.TABLE, else only admins reach it. `page=True` sends a browser that has to log in to
-#   rules.LOGIN_PATH?next=…, where others get a problem document (RFC 9457).
+# - Each path has a row in rules.ACCESS_TABLE, else only admins reach it. `page=True` sends a browser that has to log in
+#   to rules.LOGIN_PATH?next=…, where others get a problem document (RFC 9457).
 # - `caller_of(scope)` is the caller: `.name` ("" unknown), `.role` (ordered: `caller.role >= AccessRole.OPERATOR`),
 #   `.csrf`.
 # - A change that a browser sends within a session has to bring `caller.csrf`, as the header X-CSRF-Token (htmx:
