@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: env demo test lint types tests collected classes unit kafka full clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
+.PHONY: env demo test tested lint types tests collected classes unit kafka full clients storm thresholds fleet disk chaos simulate soak fuzz spark differential sanitize kills mutants bench bench-compare docs dist clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,10 +65,13 @@ comma := ,
 demo: env ## real producers held to their limits in front of a real Kafka, audited to the byte (ARGS=--json)
 	@$(COMPILED) $(BIN)/produce-gateway demo $(ARGS)
 
-# Beside the tests mypy costs no time. It says at once what it finds, and again at the end, since much is printed between.
+# mypy takes what the others leave of the cores. It says at once what it finds, and again at the end, since much is
+# printed between.
 test: env ## everything CI runs: lint, types, all tests in JOBS processes (ARGS='-k name' for pytest)
-	@$(MAKE) --no-print-directory -j3 lint collected classes
-	@$(MAKE) --no-print-directory -j2 --keep-going tests types || { cat $(VENV)/types.log; false; }
+	@$(MAKE) --no-print-directory -j4 --keep-going tested types || { cat $(VENV)/types.log; false; }
+
+tested: lint collected classes
+	@$(MAKE) --no-print-directory tests
 
 tests: env
 	@echo 'tests in $(JOBS) processes …' >&2
@@ -78,7 +81,7 @@ lint: env ## ruff: rules and format; import-linter: who may import whom
 	$(call step,lint,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; false; })
 
 types: env ## mypy, strict
-	$(call step,types,$(BIN)/mypy --no-error-summary >$(VENV)/types.log || { cat $(VENV)/types.log; false; })
+	$(call step,types,nice $(BIN)/mypy --no-error-summary >$(VENV)/types.log || { cat $(VENV)/types.log; false; })
 
 # pytest compiles each test file once, with its asserts made telling: three times the work of reading what it compiled.
 # Here one process does it for all that run the tests.
