@@ -223,10 +223,10 @@ class SnapshotBundle(msgspec.Struct, frozen=True, tag=True):
 
 
 class LimitShares(msgspec.Struct, frozen=True, tag=True):
-    """This gateway's parts of limits that hold over several, by fleet key (policies.fleet.keys): those that changed.
+    """This gateway's shares of limits that hold over several, by fleet key (policies.fleet.keys): those that changed.
 
-    `gateways`: that share: a key without a part yet begins with limit / gateways. `settle_s`: two cycles: for so long
-    the part of a gateway that was idle is provisional. Told at once where this gateway is alone as well, with gateways
+    `gateways`: that share: a key without a share yet begins with limit / gateways. `settle_s`: two cycles: for so long
+    the share of a gateway that was idle is provisional. Told at once where this gateway is alone as well, with gateways
     1.
     """
 
@@ -234,10 +234,10 @@ class LimitShares(msgspec.Struct, frozen=True, tag=True):
     gateways: int = 1
     valid_until: float | None = None  # time.monotonic(); later `fallback` holds; None: until told otherwise
     settle_s: float = 2.0
-    # So long after control's end other gateways still leave us our parts; then, and after `valid_until`, only a floor
+    # So long after control's end other gateways still leave us our shares; then, and after `valid_until`, only a floor
     # is ours. None: there are none, or they can't be heard.
     lease_s: float | None = None
-    whole: bool = False  # what isn't in `parts` has none
+    whole: bool = False  # what isn't in `grants` has none
 
 
 class PeerRates(msgspec.Struct, frozen=True, tag=True):

@@ -178,8 +178,8 @@ def resource_group(
     outcome: str,
     room_in_s: float = 0.0,
 ) -> Verdict:
-    """Delayed by a resource group (PIP-82). `rate`: observed here, and the limit of all; `here`: our part of the limit.
-    `unit`: "bytes" or "msgs" per second.
+    """Delayed by a resource group (PIP-82). `rate`: observed here, and the limit of all; `here`: our share of the
+    limit. `unit`: "bytes" or "msgs" per second.
     """
     observed, limit, part = (_rate_text(unit, value) for value in (*rate, here))
     of_which = "" if part == limit else f", of which {part} are granted here"

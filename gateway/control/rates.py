@@ -82,7 +82,7 @@ def _later_rate(one: float | None, other: float | None) -> float | None:
 def _add_quota(one: QuotaRate, other: QuotaRate) -> QuotaRate:
     add = (
         one.use.merge_separate if one.key.endswith(":shares") else one.use.merge_shared
-    )  # shares are dealt out by each for itself
+    )  # each allocates shares for itself
     return other._replace(use=add(other.use))
 
 

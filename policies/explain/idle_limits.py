@@ -42,7 +42,7 @@ class IdleLimits:
         self._quotas.set_storage_factor(self._engine.storage_factor, 0.0)
         fleet = known.rates.fleet
         self._engine.fleet.update_grants(
-            {key: ShareGrant(use.part, use.part) for key, use in fleet.items() if use.part is not None},
+            {key: ShareGrant(use.share, use.share) for key, use in fleet.items() if use.share is not None},
             max((use.gateways for use in fleet.values()), default=1),
             0.0,
             0.0,

@@ -4,5 +4,5 @@
 # page.py           what the workers of one gateway took of each, in memory that they share
 # shared_bucket.py  one bucket of all of these workers
 # demand.py         what this process takes of limits of several gateways, and reports
-# shares.py         how such limits are dealt out to gateways
-# fleet_limiter.py  this gateway's part of each limit, and limiters that go by it
+# shares.py         how such limits are allocated to gateways
+# fleet_limiter.py  this gateway's share of each limit, and limiters that go by it

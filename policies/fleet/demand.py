@@ -1,5 +1,5 @@
 # How much this process takes of limits that hold over a fleet, and of which it wants more: the basis on which shares.py
-# deals parts out. Rates are smoothed over about a second and reported only when they changed.
+# allocates shares. Rates are smoothed over about a second and reported only when they changed.
 #
 # Knows no limiter and no clock: the caller calls `record_use` for everything that was used since the last measurement,
 # then `collect_changes`.

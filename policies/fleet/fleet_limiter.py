@@ -1,15 +1,15 @@
 # Limits that hold over more than this process. Over all workers of this gateway, one bucket does (shared_bucket.py),
-# in memory that they share (page.py). Over all gateways, each of them goes by its part of a limit: control knows
-# the demand of all and deals parts out; this module only keeps them, and multiplies them by what makes a limit smaller
-# at the moment (the storage factor). A limit without a part yet begins with an even share of it.
+# in memory that they share (page.py). Over all gateways, each of them goes by its share of a limit: control knows
+# the demand of all and allocates shares; this module only keeps them, and multiplies them by what makes a limit
+# smaller at the moment (the storage factor). A limit without a share yet begins with an even one.
 #
-# Alone (`gateways` 1) every limit is whole and parts are not looked at.
+# Alone (`gateways` 1) every limit is whole and shares are not looked at.
 #
-# When control no longer deals parts out, limiters use the fallback that they were given for that case: an even share;
-# or, if the other gateways have taken over our part, a floor, and all parts are forgotten: they belong to others by
+# When control no longer allocates shares, limiters use the fallback that they were given for that case: an even share;
+# or, if the other gateways have taken over our share, a floor, and all shares are forgotten: they belong to others by
 # then.
 #
-# An idle gateway has next to no part, and gets its true one a cycle or two after its traffic begins. So a client waits
+# An idle gateway has next to no share, and gets its true one a cycle or two after its traffic begins. So a client waits
 # no longer than that for a limiter that has just become busy, whatever the limiter owes; the debt stays.
 #
 # Knows no traffic, no clock and no other member.
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 LimitScope = Literal["worker", "gateway", "fleet"]
 
 MIN_RATE: Final = 1.0  # per second: a limiter needs a rate, also where nothing is left
-# Seconds of a part that can be saved: fewer than of a whole limit, since all members may spend their savings in the
-# same second; and when our part becomes smaller, another member has what we had saved of it. With a second it was 1.13
-# times the limit behind each short stall, and 1.2 times for 2.5 s after parts changed.
+# Seconds of a share that can be saved: fewer than of a whole limit, since all members may spend their savings in the
+# same second; and when our share becomes smaller, another member has what we had saved of it. With a second it was 1.13
+# times the limit behind each short stall, and 1.2 times for 2.5 s after shares changed.
 SHARED_BURST_S: Final = 0.25
 USED_UP_S: Final = 0.05  # a limiter that has saved less than this is used up
 HUNGER_S: Final = 0.1  # a client that waited may take this long after its wait to send again
@@ -98,10 +98,10 @@ class FleetShares:
             return limit
         if self._is_lost:
             return FLOORS * limit / self.gateways
-        part = self._grants.get(key)
-        if part is None:
+        grant = self._grants.get(key)
+        if grant is None:
             return limit / self.gateways
-        return min(limit, part.fallback if self._falls_back else part.rate)
+        return min(limit, grant.fallback if self._falls_back else grant.rate)
 
     def make_bucket(
         self,
@@ -143,8 +143,8 @@ class FleetShares:
         """The rate, per second, that this worker may take of `limit`, which it shares with this gateway's other
         workers.
 
-        It is the rate that the worker takes in any case, and of the rest a part by the weight of its clients that want
-        more, or an even part where no worker has such clients. `taken`, `weight`: the worker's own. `wants` False: it
+        It is the rate that the worker takes in any case, and of the rest a share by the weight of its clients that want
+        more, or an even share where no worker has such clients. `taken`, `weight`: the worker's own. `wants` False: it
         begins with as much as if it wanted more, which the others don't count.
         """
         report = taken, weight if wants else 0.0
@@ -172,16 +172,16 @@ class FleetShares:
         return _sum_recent(row, now + page.ahead_s)
 
     def update_grants(
-        self, parts: Mapping[FleetKey, ShareGrant], gateways: int, settle_s: float, now: float, *, whole: bool = False
+        self, grants: Mapping[FleetKey, ShareGrant], gateways: int, settle_s: float, now: float, *, whole: bool = False
     ) -> None:
         """Apply new shares; those not mentioned stay, or are removed if `whole`. A rate below 0 removes one."""
         if whole:
             self._grants.clear()
-        for key, part in parts.items():
-            if part.rate < 0.0:
+        for key, grant in grants.items():
+            if grant.rate < 0.0:
                 self._grants.pop(key, None)
             else:
-                self._grants[key] = part
+                self._grants[key] = grant
         others_came = gateways != self.gateways
         everything = others_came or self._falls_back or whole
         if self._is_lost:
@@ -194,7 +194,7 @@ class FleetShares:
         if everything:
             self._apply_shares(now)
             return
-        for key in parts:
+        for key in grants:
             changed = self.limiters.get(key)
             if changed is not None:
                 changed.apply_share(now)

@@ -1,6 +1,6 @@
 # The page in which workers of one gateway count what they take of limits that they share: memory that all of them map,
-# so that each of them sees what the others take at once, without a message and without a process that deals anything
-# out.
+# so that each of them sees what the others take at once, without a message and without a process that allocates
+# anything.
 #
 # One row for each limit, found by a digest of its key; in a row one column for each worker, which alone writes it: what
 # it has ever taken (`SPENT`), and the bucket as it saw it last. A reader starts from the latest of these buckets and

@@ -4,7 +4,7 @@
 #
 # A hungry gateway has waited because of the limit: it wants everything. A content one is counted at what it takes, so
 # that the hungry ones together have the rest of the limit to the byte; it may take a little more, to grow. An idle one
-# keeps a floor. The workers of a gateway need nothing dealt out: they share one bucket (shared_bucket.py).
+# keeps a floor. The workers of a gateway need no allocation: they share one bucket (shared_bucket.py).
 #
 # Knows no session, no message, no topic and no clock: `now` is seconds on a monotonic clock. Source: PIP-82.
 
@@ -20,16 +20,16 @@ from typing import Final, NamedTuple, Protocol
 HEADROOM: Final = 0.1  # of the limit: all content members together may exceed what they are counted at by this much
 FLOORS: Final = 0.04  # of the limit: kept by all idle members together
 GROWTH_HEADROOM: Final = 0.25  # of a member's rate: it gets more headroom than this only when all others have as much
-# A hungry member may be dealt more than it takes: its producers wait for another one as well, and it is content again a
-# moment later. So what is missing from the sum while a connection waits is granted on top, out of the headroom, until
-# nothing is missing.
+# A hungry member may be allocated more than it takes: its producers wait for another one as well, and it is content
+# again a moment later. So what is missing from the sum while a connection waits is granted on top, out of the headroom,
+# until nothing is missing.
 CATCH_UP: Final = 0.3  # per second, of what is missing
 FADE_S: Final = 3.0  # so that all gateways get the same result, whenever each of them began
 MISSING: Final = 0.08  # of the limit, at most: a rate that is rising is reported late
 ENOUGH: Final = 0.005  # of the limit: less than this counts as nothing, or the swings of rates would add up
 SETTLE_S: Final = 3.0  # after the first member waits, and after an event: the shortfall then resolves itself
 FORGET_S: Final = 5.0  # without a waiting member
-TOLERANCE: Final = 0.002  # a part that changed by less isn't sent again …
+TOLERANCE: Final = 0.002  # a share that changed by less isn't sent again …
 IDLE_TOLERANCE: Final = 0.1  # … nor one that changed by less than this, to a member that takes nothing
 # Without the exchange shares stay for as long as a new leader or a restarted broker takes; then they go in a straight
 # line to what can't be wrong in sum.
@@ -279,8 +279,8 @@ class ShareAllocator:
     `frozen_at`: the time since which the exchange is away; None: it isn't. `is_urgent`: this gateway has begun or ended
     to want more of a limit, and peers don't know; the exchange sets it to False when it reports that.
 
-    Nothing is dealt before the first `thaw_shares` or `freeze_shares`: a control that was started again knows no peer
-    yet, and would deal out all of every limit.
+    Nothing is allocated before the first `thaw_shares` or `freeze_shares`: a control that was started again knows no
+    peer yet, and would allocate all of every limit.
     """
 
     def __init__(self, peers: PeerDemands) -> None:
@@ -290,12 +290,12 @@ class ShareAllocator:
         self._limits: dict[str, float] = {}
         self._demand = _WorkerDemands()
         self._peers = peers
-        self._last_peer_count = 0  # at the last deal
+        self._last_peer_count = 0  # at the last allocation
         self._active_demands: dict[str, LimitDemand] = {}  # what all workers take, by key; idle ones aren't here
         self._granted: dict[str, ShareGrant] = {}  # to workers
         self._unpublished: set[str] = set()  # keys that are to be published
         self._is_published = False  # whether others count with what was published
-        self._dirty: set[str] = set()  # keys to be dealt again
+        self._dirty: set[str] = set()  # keys to be allocated again
         self._keep: set[str] = set()  # while frozen: keys whose share as it was is to be found yet …
         self._kept: dict[str, FairShare] = {}  # … and what it is
         self._extra = _CatchUpShares()

@@ -24,11 +24,11 @@ OTHER_GATEWAYS: Final = "other gateways"  # for the names of several, or of one 
 
 
 class FleetUse(NamedTuple):
-    """One limit that holds over several gateways, per second. `part`: granted to this one, None: not known. `others`:
-    taken by other gateways, by name, as this one counts it when it deals parts out. `gateways`: that share it.
+    """One limit that holds over several gateways, per second. `share`: granted to this one, None: not known. `others`:
+    taken by other gateways, by name, as this one counts it when it allocates shares. `gateways`: that share it.
     """
 
-    part: float | None = None
+    share: float | None = None
     others: Mapping[str, float] = {}
     gateways: int = 1
 
@@ -40,8 +40,8 @@ class FleetUse(NamedTuple):
         """The same of a limit that the storage factor makes smaller."""
         if factor == 1.0:
             return self
-        part = None if self.part is None else self.part * factor
-        return FleetUse(part, {name: rate * factor for name, rate in self.others.items()}, self.gateways)
+        share = None if self.share is None else self.share * factor
+        return FleetUse(share, {name: rate * factor for name, rate in self.others.items()}, self.gateways)
 
 
 NOT_SHARED: Final = FleetUse()
@@ -50,7 +50,7 @@ NOT_SHARED: Final = FleetUse()
 class LimitLevel(NamedTuple):
     """One number that a rule compares a rate with.
 
-    `configured`: as it is set, before the storage factor and before parts are dealt out; `whole`: in force over all
+    `configured`: as it is set, before the storage factor and before shares are allocated; `whole`: in force over all
     gateways together; `limit`: in force here, by which this gateway decides; None where there is none. `rate`: compared
     with `limit`, None: not known. `here`: the part of `rate` that passes here, where others' is in it. `wait_s`: until
     the bucket's debt is paid. `unit`: of all numbers but that.
@@ -102,7 +102,7 @@ class LimitLevel(NamedTuple):
 
     @property
     def headroom(self) -> float | None:
-        """By how much the traffic here can grow: up to this gateway's part, and as far as others leave it more."""
+        """By how much the traffic here can grow: up to this gateway's share, and as far as others leave it more."""
         if self.limit is None or self.unit != "bytes/s":
             return None
         own = self.limit - (self.rate or 0.0)
@@ -129,7 +129,7 @@ class LimitLevel(NamedTuple):
         by = ", ".join((f"{amount(self.used_here or 0.0)} here", *self._others_text(amount)))
         if self.here is not None:  # the sum is what decides
             return f"{used}{percent} ({by})"
-        return f"{used} ({by}), the part of this gateway is now {limit}{percent}"
+        return f"{used} ({by}), the share of this gateway is now {limit}{percent}"
 
     def _others_text(self, amount: Callable[[float], str]) -> Iterator[str]:
         """The gateways that take most; those that take nothing are left out."""

@@ -25,9 +25,9 @@ def limit_utilization(rate: float | None, limit: float | None) -> float:
 class LimitUse(NamedTuple):
     """One limit as it stands at one gateway, or in one of its workers; per second, in the limit's unit.
 
-    `rate`: used. `limit`: in force, the gateway's part, storage factor included; None = none. `waiting`: it is used up,
-    clients wait for it. `wait_s`: until the bucket's debt is paid. `uncharged`: of `rate`, what passed only because the
-    limit is observed.
+    `rate`: used. `limit`: in force, the gateway's share, storage factor included; None = none. `waiting`: it is used
+    up, clients wait for it. `wait_s`: until the bucket's debt is paid. `uncharged`: of `rate`, what passed only because
+    the limit is observed.
     """
 
     rate: float

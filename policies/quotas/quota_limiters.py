@@ -10,8 +10,8 @@
 # As in Kafka, a client's own limit counts all that it sends: whole requests, whatever becomes of them. So a limit keeps
 # what did not get into the log, but for what strangers might do to each other (`QuotaLimiter.refund_amount`).
 #
-# All of them hold over the whole fleet, so a limiter goes by our part (fleet/fleet_limiter.py), and shares are parts of
-# this worker's slice of our part of the total. Knows no session and no clock. Source: KIP-546.
+# All of them hold over the whole fleet, so a limiter goes by our share (fleet/fleet_limiter.py), and `shares` are parts
+# of this worker's slice of our share of the total. Knows no session and no clock. Source: KIP-546.
 
 from __future__ import annotations
 
@@ -516,7 +516,7 @@ class QuotaLimiters:
         self, totals: Mapping[int, tuple[float | None, float]], now: float, kind: QuotaType = "producer_byte_rate"
     ) -> None:
         """Allocate shares. `totals`: by broker, its limit in bytes per second (storage factor included), and the bytes
-        that all clients took since the last allocation. In a fleet the limit is our part of it.
+        that all clients took since the last allocation. In a fleet the limit is our share of it.
         """
         allocation = self._allocations[kind]
         elapsed = now - allocation.allocated_at

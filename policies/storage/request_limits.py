@@ -66,7 +66,7 @@ class StorageThrottle(RequestLimit):
     def __init__(
         self, meters: BrokerMeters, fleet: FleetShares, total: float, effect: StorageEffect, now: float, name: str = ""
     ) -> None:
-        """Producers share our part of `total` times the factor. `name`: of its bucket."""
+        """Producers share our share of `total` times the factor. `name`: of its bucket."""
         self.observes = effect.observes
         self.limiter = FleetLimiter(fleet, total_key(meters.node_id), total, effect.shared, now, bucket_name=name)
         self._effect = effect

@@ -247,11 +247,11 @@ class BrokerLimits:
         self.thresholds.count_topic(topic)
         self.strategy.lower_share()
 
-    # --- our part of them ---------------------------------------------------------------------------------------------
+    # --- our share of them --------------------------------------------------------------------------------------------
 
     @property
     def shares_total(self) -> bool:
-        """Whether requests wait for our part of the total, or are rejected because of it."""
+        """Whether requests wait for our share of the total, or are rejected because of it."""
         return (
             self.strategy.buckets is not None
             or self.storage_throttle is not None
@@ -263,13 +263,13 @@ class BrokerLimits:
         self.affected_limits.set_affected_topics(affected, self.thresholds.configured_total, now)
 
     def apply_share(self, now: float) -> None:
-        """Go by our part of the total as it is now."""
+        """Go by our share of the total as it is now."""
         self.strategy.apply_share(now)
         for limit in self._storage_throttles():
             limit.limiter.apply_share(now)
 
     def is_hungry(self, now: float) -> bool:
-        """Whether any request has to wait for our part of the total, or is rejected because of it."""
+        """Whether any request has to wait for our share of the total, or is rejected because of it."""
         buckets = self.strategy.buckets
         return (buckets is not None and buckets.is_hungry(now)) or any(
             now < each.limiter.hungry_until for each in self._storage_throttles()
@@ -307,7 +307,7 @@ def _make_level(
     """`limit`: over all gateways."""
     if meter is None:
         return LimitLevel(what, origin, configured, limit, None, whole=limit, fleet=fleet)
-    if (used := meter.bucket_use) is not None:  # a bucket of this gateway's part decides
+    if (used := meter.bucket_use) is not None:  # a bucket of this gateway's share decides
         return LimitLevel(what, origin, configured, used.limit, used.rate, wait_s=used.wait_s, whole=limit, fleet=fleet)
     rate = _combined_rate(meter)
     return LimitLevel(what, origin, configured, limit, rate, whole=limit, here=meter.rate, fleet=fleet)

@@ -186,7 +186,7 @@ class BrokerThresholds:
         self.configured_share = max(0.0, self.configured_total - self._explicit_sum) / max(1, self._sharing_topics)
         self.implicit_share = self.configured_share * self.effect.factor
 
-    # --- our part of them ---------------------------------------------------------------------------------------------
+    # --- our share of them --------------------------------------------------------------------------------------------
 
     @property
     def own_total(self) -> float | None:

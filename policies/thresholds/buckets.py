@@ -5,10 +5,10 @@
 # The hot path counts on in `uncounted`; what it counted is taken out of the buckets at the next look, as if it had come
 # evenly since the last one.
 #
-# All workers of a gateway share the total's bucket. In a fleet it has our part of the total, and a topic's bucket our
-# portion of its threshold, cut where all portions are more than the part (claims.py). Workers share topics' buckets too
-# where a threshold rejects: a topic that moves to another worker is then within it as before. Where it delays, each has
-# its own: a look at all of them every 50 ms would cost eight times as much.
+# All workers of a gateway share the total's bucket. In a fleet it has our share of the total, and a topic's bucket our
+# portion of its threshold, cut where all portions are more than the share (claims.py). Workers share topics' buckets
+# too where a threshold rejects: a topic that moves to another worker is then within it as before. Where it delays, each
+# has its own: a look at all of them every 50 ms would cost eight times as much.
 #
 # Knows no request and no clock.
 
@@ -197,10 +197,10 @@ class ThresholdBuckets:
             meter.set_thresholds_credit(NEVER_ASK)
             meter.topic_bucket = None
 
-    # --- our part of them ---------------------------------------------------------------------------------------------
+    # --- our share of them --------------------------------------------------------------------------------------------
 
     def apply_share(self, now: float) -> None:
-        """The total's threshold has changed, or our part of it."""
+        """The total's threshold has changed, or our share of it."""
         configured, factor = self._thresholds.configured_total, self._thresholds.effect.factor
         assert configured is not None  # the topics' are looked up whenever they are used
         if (configured, factor) != (self.limiter.limit, self.limiter.factor) or self.limiter.is_outdated:
@@ -265,13 +265,13 @@ class ThresholdBuckets:
         self._fit_portions(now)
 
     def _fit_portions(self, now: float) -> None:
-        """Cut topics' portions to this gateway's part of the total, in all its workers alike."""
-        claims, part = self._claims, self.limiter.gateway_rate
+        """Cut topics' portions to this gateway's share of the total, in all its workers alike."""
+        claims, share = self._claims, self.limiter.gateway_rate
         own = claims.content, claims.hungry + claims.saving, claims.portions
         sums = self._fleet.sum_reports(f"{self.limiter.key} claims", own, now)
         if sums is None:
-            sums, part = own, part / self._fleet.worker_count
-        claims.fit_part(math.inf if self._thresholds.is_overcommitted else part, *sums)
+            sums, share = own, share / self._fleet.worker_count
+        claims.fit_share(math.inf if self._thresholds.is_overcommitted else share, *sums)
         fit = claims.fit if now < self._fleet.recovering_until else 1.0
         if self._saved_s and abs(fit - self._known_fit) > FIT_CHANGE * self._known_fit:
             self._known_fit = fit

@@ -1,8 +1,8 @@
 # What topics claim of a broker's total that several processes share: of each topic's threshold the portion that is
-# ours, as far as it is used. Two things follow from the sum. Gateways' parts of the total begin with it (shares.py), so
-# that each has what its topics have a right to, and a share of what is left. And where a part is less, as for a while
-# after traffic has moved, portions are cut to fit it. Else a gateway would admit its part
-# or its portions, whichever is more, and all together more than the total.
+# ours, as far as it is used. Two things follow from the sum. Gateways' shares of the total begin with it (shares.py),
+# so that each has what its topics have a right to, and something of what is left. And where a share is less, as for a
+# while after traffic has moved, portions are cut to fit it. Else a gateway would admit its share or its portions,
+# whichever is more, and all together more than the total.
 #
 # Measured once per CLAIM_S and when rates have changed, never per request. Knows no request and no clock.
 
@@ -87,12 +87,12 @@ class TopicClaims:
         """Of all claims."""
         return self.content + self.hungry
 
-    def fit_part(self, part: float, content: float, hungry: float, portions: float) -> None:
-        """`part`: bytes per second that all topics may have together; the rest: sums of all workers that share it.
+    def fit_share(self, share: float, content: float, hungry: float, portions: float) -> None:
+        """`share`: bytes per second that all topics may have together; the rest: sums of all workers that share it.
         The factor is for all topics: a content one that uses more than its cut portion soon makes clients wait, and is
         one of the hungry ones from then on. So the end is max-min fair by portions.
         """
-        if content > part:
-            self.fit = min(1.0, part / portions)
+        if content > share:
+            self.fit = min(1.0, share / portions)
         else:
-            self.fit = min(1.0, (part - content) / hungry) if hungry else 1.0
+            self.fit = min(1.0, (share - content) / hungry) if hungry else 1.0

@@ -17,7 +17,7 @@ class ThresholdStrategy:
     """Decides about requests beyond the thresholds of one broker, and is told of changes. It alone says which
     topics have to be asked about (`TopicMeter.set_thresholds_credit`).
 
-    `delays_requests`: requests wait for the total. `buckets`: by which it decides, of our part of the total; None: by
+    `delays_requests`: requests wait for the total. `buckets`: by which it decides, of our share of the total; None: by
     rates alone.
     """
 
@@ -67,7 +67,7 @@ class ThresholdStrategy:
         """Rates or thresholds have changed."""
 
     def apply_share(self, now: float) -> None:
-        """The total's threshold has changed, or our part of it."""
+        """The total's threshold has changed, or our share of it."""
 
     def pace_limits(self, now: float) -> None:
         """Called every pacing.PACE_S while anything delays."""

@@ -16,7 +16,7 @@ from policies.quotas.names import Entity, QuotaError, QuotaKey
 from policies.quotas.store import BucketKey
 
 IDLE_S: Final = 60.0
-MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even parts
+MAX_KEYS: Final = 100_000  # clients may make names of quotas' buckets up: the rest has even shares
 
 
 class ConfiguredLimits:

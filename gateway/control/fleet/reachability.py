@@ -24,7 +24,7 @@ class PeerReachability:
         down_since: when they could be heard last; None: they can.
 
     Args:
-        patient: workers have parts to go on with, so `decided` waits for the exchange, however long that takes.
+        patient: workers have shares to go on with, so `decided` waits for the exchange, however long that takes.
     """
 
     def __init__(self, cycle_s: float, now: float, *, patient: bool) -> None:

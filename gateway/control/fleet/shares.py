@@ -1,6 +1,6 @@
 # Limits that hold for more than one gateway, in the control process: what its workers take of them and what other
-# gateways say goes in, this gateway's part comes out, several times a second and at once when a gateway comes or goes.
-# Workers share it among themselves (policies/fleet/page.py), so a gateway that is alone has nothing to deal out.
+# gateways say goes in, this gateway's share comes out, several times a second and at once when a gateway comes or goes.
+# Workers share it among themselves (policies/fleet/page.py), so a gateway that is alone has nothing to allocate.
 #
 # And the rates of V1's thresholds: each worker gets the rates of all others. How shares are found is
 # policies/fleet/shares.py's, how gateways hear of each other is the exchange's. Knows no sockets and no topic.
@@ -33,10 +33,10 @@ from policies.text import one_line
 log = logging.getLogger("gateway.fleet")
 
 ALLOCATE_INTERVAL_S: Final = 0.1
-VALID_CYCLES: Final = 3  # so long parts hold without being renewed …
+VALID_CYCLES: Final = 3  # so long shares hold without being renewed …
 LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
 LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
-LEASE_CYCLES: Final = 2  # peers give away the parts of a gateway that has been silent for this long
+LEASE_CYCLES: Final = 2  # peers give away the shares of a gateway that has been silent for this long
 SETTLE_CYCLES: Final = 2
 RENEW_S: Final = 1.0
 PEER_RATES_INTERVAL_S: Final = 0.5  # others' rates are sent at most this often
@@ -58,14 +58,14 @@ class _WorkerKnowledge(Enum):
 
     NOTHING = auto()  # it has only begun, or missed something while it didn't read
     FORMER = auto()  # what an earlier control sent it, or that a floor is left until more is known
-    EVEN = auto()  # that no peer can be heard: an even part of each limit
-    PARTS = auto()  # all parts
+    EVEN = auto()  # that no peer can be heard: an even share of each limit
+    SHARES = auto()  # all shares
     ALONE = auto()  # that there is no other gateway
 
     def after_early_publish(self, is_over: bool) -> _WorkerKnowledge:
         """Its knowledge once it has the shares that apply before anything is allocated; the same: nothing to send.
 
-        `is_over`: no gateway could be heard for so long that all have gone to even parts.
+        `is_over`: no gateway could be heard for so long that all have gone to even shares.
         """
         if is_over:
             return _WorkerKnowledge.EVEN
@@ -88,9 +88,9 @@ class FleetControl:
 
     Attributes:
         exchange: None: limits hold for this gateway alone. It has to be running.
-        reach: whether others can be heard; before that is known, nothing is dealt.
+        reach: whether others can be heard; before that is known, nothing is allocated.
         rates: the rates that others bring to brokers.
-        has_limits: whether there is anything to be dealt.
+        has_limits: whether there is anything to be allocated.
 
     Args:
         exchange: makes the exchange that brings other gateways' usage; None: limits hold for this gateway alone.
@@ -108,7 +108,7 @@ class FleetControl:
         self.has_limits = False
         self._clock = context.monotonic
         self._cycle_s = context.settings.usage_interval
-        self._patient = context.was_up  # workers have parts, so wait for the exchange, however long that takes
+        self._patient = context.was_up  # workers have shares, so wait for the exchange, however long that takes
         self.reach = PeerReachability(self._cycle_s, self._clock(), patient=self._patient)
         self.rates = RatePublisher(self._clock)
         self._traffic = traffic
@@ -204,7 +204,7 @@ class FleetControl:
         if demand.whole:
             self._limits_in_use.set_busy(worker, uses)
             told = self._workers.get(worker)
-            if told is not None and told.knows is _WorkerKnowledge.PARTS:
+            if told is not None and told.knows is _WorkerKnowledge.SHARES:
                 told.knows = _WorkerKnowledge.NOTHING  # it may have none any more, or only old ones
         if self._allocator.is_urgent:
             self._wake.set()
@@ -246,7 +246,7 @@ class FleetControl:
 
     def on_peer_lost(self, peer: str) -> None:
         """The gateway was silent for too long, or has left."""
-        log.info("gateway %s is gone: the others share its parts", one_line(peer.rsplit("#", 1)[0]))
+        log.info("gateway %s is gone: the others divide its shares", one_line(peer.rsplit("#", 1)[0]))
         assert self._allocator is not None
         self._allocator.mark_peers_changed()
         self.rates.mark_peer_gone()
@@ -271,14 +271,14 @@ class FleetControl:
                 log.warning("no exchange with other gateways (%s): none is known, so each limit stays whole here", why)
             else:
                 log.warning(
-                    "no exchange with other gateways (%s): parts of limits stay for %g s, then go to 1/%d of each",
+                    "no exchange with other gateways (%s): shares of limits stay for %g s, then go to 1/%d of each",
                     why, shares.FROZEN_S, self._allocator.gateway_count,
                 )  # fmt: skip
             self._allocator.freeze_shares(now)
         else:
             log.warning(
-                "no exchange with other gateways (%s): workers go on with the parts they have, and after %g s with 1/%d"
-                " of each limit",
+                "no exchange with other gateways (%s): workers go on with the shares they have, and after %g s with"
+                " 1/%d of each limit",
                 why, shares.FROZEN_S + shares.DECAY_S, self._last_gateways,
             )  # fmt: skip
         self._wake.set()
@@ -306,15 +306,15 @@ class FleetControl:
 
     def find_uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
         """This gateway's share of these limits, or of all that it uses, and the use by each other gateway."""
-        dealer, exchange = self._allocator, self.exchange
-        if dealer is None or exchange is None or dealer.gateway_count == 1:  # then every limit is whole here
+        allocator, exchange = self._allocator, self.exchange
+        if allocator is None or exchange is None or allocator.gateway_count == 1:  # then every limit is whole here
             return {}
         found = {}
         for key in self._limits_in_use.limits if keys is None else keys:
             limit = self._limits_in_use.find_limit(key)
             if limit is not None:
                 found[key] = FleetUse(
-                    dealer.share_of(key, limit), exchange.peers.rates_by_gateway(key), dealer.gateway_count
+                    allocator.share_of(key, limit), exchange.peers.rates_by_gateway(key), allocator.gateway_count
                 )
         return found
 
@@ -420,12 +420,12 @@ class FleetControl:
             lease_s, least_s = LEASE_CYCLES * self._cycle_s, LEAST_SHARED_S
         valid_until = now + max(least_s, VALID_CYCLES * self._cycle_s)
         for worker in self._workers.values():
-            is_new = worker.knows is not _WorkerKnowledge.PARTS
+            is_new = worker.knows is not _WorkerKnowledge.SHARES
             if news or renew or is_new:
-                parts = dict(self._allocator.grants) if is_new else news
+                grants = dict(self._allocator.grants) if is_new else news
                 settle_s = SETTLE_CYCLES * self._cycle_s
-                is_read = worker.post(LimitShares(parts, gateways, valid_until, settle_s, lease_s, whole=is_new))
-                worker.knows = _WorkerKnowledge.PARTS if is_read else _WorkerKnowledge.NOTHING
+                is_read = worker.post(LimitShares(grants, gateways, valid_until, settle_s, lease_s, whole=is_new))
+                worker.knows = _WorkerKnowledge.SHARES if is_read else _WorkerKnowledge.NOTHING
 
     def _publish_early(self, now: float) -> None:
         """While the sharing gateways are not known, workers go on with the shares from an earlier control process, or
@@ -439,8 +439,8 @@ class FleetControl:
         lease_s = None if is_over else LEASE_CYCLES * self._cycle_s
         for worker in self._workers.values():
             knows = worker.knows.after_early_publish(is_over)
-            parts = LimitShares({}, self._last_gateways, None if is_over else now, lease_s=lease_s)
-            if knows is not worker.knows and worker.post(parts):
+            shares_now = LimitShares({}, self._last_gateways, None if is_over else now, lease_s=lease_s)
+            if knows is not worker.knows and worker.post(shares_now):
                 worker.knows = knows
 
     def _publish_alone(self) -> None:

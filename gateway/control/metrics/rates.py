@@ -56,7 +56,7 @@ BROKERS: Final = (
         "broker_threshold_utilization_ratio",
         "gauge",
         ("broker",),
-        "Rate through all gateways divided by the threshold; with `on_exceed: delay` use of this gateway's part. "
+        "Rate through all gateways divided by the threshold; with `on_exceed: delay` use of this gateway's share. "
         "`NaN` without a threshold.",
     ),
 )

@@ -3,7 +3,7 @@
 #
 # Where this gateway is alone it reports nothing. When control has said nothing for too long, the worker goes by the
 # fallback that control sent. While other gateways can be heard, that is next to nothing: they consider a silent gateway
-# dead within two cycles, and share what was its own. How parts are dealt out is policies/fleet/shares.py's.
+# dead within two cycles, and share what was its own. How shares are allocated is policies/fleet/shares.py's.
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class ShareReporter:
         self._shares_changed = trio.Event()
         self._fleet_joined = trio.Event()
 
-    def apply_shares(self, parts: LimitShares, now: float) -> None:
+    def apply_shares(self, news: LimitShares, now: float) -> None:
         fleet = self._engine.fleet
-        fleet.update_grants(parts.grants, parts.gateways, parts.settle_s, now, whole=parts.whole)
+        fleet.update_grants(news.grants, news.gateways, news.settle_s, now, whole=news.whole)
         self._engine.apply_shares(now)
-        self._valid_until, self._lease_s, self._is_control_lost = parts.valid_until, parts.lease_s, False
+        self._valid_until, self._lease_s, self._is_control_lost = news.valid_until, news.lease_s, False
         self._shares_changed.set()
         if fleet.gateways > 1:
             self._fleet_joined.set()
@@ -91,12 +91,12 @@ class ShareReporter:
             self._is_alone = False
             self._totals = {total_key(node_id): broker.total_bytes for node_id, broker in self._engine.brokers.items()}
             self._totals |= {total_out_key(node_id): fetched for node_id, fetched in quotas.fetched_bytes.items()}
-            for line in list(self._engine.fleet.limiters.values()):
-                line.reported = line.spent
+            for limiter in list(self._engine.fleet.limiters.values()):
+                limiter.reported = limiter.spent
         self._record_totals(quotas, now)
-        for key, line in list(self._engine.fleet.limiters.items()):
-            if key not in self._totals:  # the line of all producers, while disks fill up
-                self._demand.record_limiter(line, now)
+        for key, limiter in list(self._engine.fleet.limiters.items()):
+            if key not in self._totals:  # the limiter of all producers, while disks fill up
+                self._demand.record_limiter(limiter, now)
         if self._reports_all:
             self._demand.forget_reports()
         uses = list(self._demand.collect_changes(now).items())
@@ -167,7 +167,7 @@ class ShareReporter:
             self._log("warning", "limits of the fleet: no update arrived in time: the fallback applies")
         else:
             self._engine.fleet.revoke_grants(now)
-            self._reports_all = True  # the next control has to send all parts again
+            self._reports_all = True  # the next control has to send all shares again
             self._log(
                 "warning",
                 "limits of the fleet: no update arrived in time, and other gateways divide this one's shares: until"

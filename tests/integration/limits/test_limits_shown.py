@@ -135,7 +135,7 @@ def compare(gateway: Gateway, name: str, topic: str, client_id: str, measured: C
     must(rule["limits_now"], "nobody waits:", rule)
     must((level["gateways"], level["limit"]) == (2, rule["limit"]), "the part:", level)
     must(math.isclose(level["used"], level["used_here"] + sum(level["others"].values())), "the sum:", level)
-    for shown in (rule["text"].split(": ")[1], f"the part of this gateway is now {size(rule['limit'])}"):
+    for shown in (rule["text"].split(": ")[1], f"the share of this gateway is now {size(rule['limit'])}"):
         must(shown in console, "the console lacks", shown, "of", rule["text"])
 
 
@@ -175,7 +175,7 @@ def test_every_place_says_the_same_of_a_limit_that_two_gateways_share(
                     asks = ["explain", "--url", gateway.admin, "--topic", topic, "--client-id", client_id]
                     must(cli.main(asks) == 0, "the command fails")
                     said = capsys.readouterr().out
-                    for words in (f"{size(whole)} over 2 gateways: ", " here, ", "the part of this gateway is now "):
+                    for words in (f"{size(whole)} over 2 gateways: ", " here, ", "the share of this gateway is now "):
                         must(words in said, "the command lacks", words, "in", said)
                     must("LIMITS NOW" in said, "nobody waits, the command says:", said)
 

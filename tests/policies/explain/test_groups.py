@@ -62,7 +62,7 @@ def test_a_group_is_a_rule_with_its_part_of_the_limit_and_what_all_gateways_take
     assert (rule.action, rule.traffic, rule.mode, rule.limits_now) == ("delay", "produce", "enforce", False)
     assert rule.headroom == 1 * MB
     assert level.text == (
-        "12.0 MB/s over 2 gateways: 11.5 MB/s used (4.0 MB/s here, 7.5 MB/s at gwb), the part of this gateway is now"
+        "12.0 MB/s over 2 gateways: 11.5 MB/s used (4.0 MB/s here, 7.5 MB/s at gwb), the share of this gateway is now"
         " 5.0 MB/s (80%)"
     )
 

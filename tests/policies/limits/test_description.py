@@ -39,18 +39,18 @@ def test_texts_need_no_numbers() -> None:
         ({}, "47.0 kB/s of 50.0 kB/s (94%); held 3.1 s"),
         (
             {"gwb": 47e3},
-            "100.0 kB/s over 2 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the part of this gateway is"
-            " now 50.0 kB/s (94%); held 3.1 s",
+            "100.0 kB/s over 2 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the share of this gateway"
+            " is now 50.0 kB/s (94%); held 3.1 s",
         ),
         (
             {"gwb": 47e3, "gwc": 0.0},
-            "100.0 kB/s over 3 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the part of this gateway is"
-            " now 50.0 kB/s (94%); held 3.1 s",
+            "100.0 kB/s over 3 gateways: 94.0 kB/s used (47.0 kB/s here, 47.0 kB/s at gwb), the share of this gateway"
+            " is now 50.0 kB/s (94%); held 3.1 s",
         ),
         (
             {"b": 1e3, "c": 2e3, "d": 3e3, "e": 4e3, "f": 5e3},
             "100.0 kB/s over 6 gateways: 62.0 kB/s used (47.0 kB/s here, 5.0 kB/s at f, 4.0 kB/s at e, 3.0 kB/s at d,"
-            " 3.0 kB/s at 2 more), the part of this gateway is now 50.0 kB/s (94%); held 3.1 s",
+            " 3.0 kB/s at 2 more), the share of this gateway is now 50.0 kB/s (94%); held 3.1 s",
         ),
     ],
 )

@@ -594,7 +594,7 @@ async def test_a_threshold_that_delays_is_explained_by_the_bucket_of_this_gatewa
         (2.5 * MB, 2.5 * MB, 3.1), (6.0 * MB, 6.0 * MB, 1.5),
     ]  # fmt: skip
     assert rule["limits_now"]
-    assert "the part of this gateway is now 6.0 MB/s (100%); held 1.5 s" in rule["text"]
+    assert "the share of this gateway is now 6.0 MB/s (100%); held 1.5 s" in rule["text"]
 
 
 async def test_traffic_is_explained(server: Server) -> None:

@@ -216,7 +216,7 @@ async def test_an_explanation_knows_groups_and_the_fleet(server: Server) -> None
     assert (rule["first"], rule["limits_now"], rule["limit"], rule["rate"]) == (True, True, 5 * MB, 4 * MB)
     assert rule["text"] == (
         "publishRateInBytes of group gold, attached to tenant acme: 12.0 MB/s over 2 gateways: 11.5 MB/s used"
-        " (4.0 MB/s here, 7.5 MB/s at gwb), the part of this gateway is now 5.0 MB/s (80%); held 3.1 s"
+        " (4.0 MB/s here, 7.5 MB/s at gwb), the share of this gateway is now 5.0 MB/s (80%); held 3.1 s"
     )
     level = rule["levels"][0]
     assert (level["whole"], level["gateways"], level["used"], level["used_here"], level["others"]) == (

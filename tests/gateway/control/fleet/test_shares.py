@@ -556,7 +556,7 @@ def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum
     assert play.state == "shared"
     lines = [record.getMessage() for record in caplog.records if record.name == "gateway.fleet"]
     assert len(lines) == 2
-    assert "topic t is not available): parts of limits stay for " in lines[0]
+    assert "topic t is not available): shares of limits stay for " in lines[0]
     assert "limits hold over all gateways again, after " in lines[1]
 
 
