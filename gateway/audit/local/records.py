@@ -243,7 +243,8 @@ class _Run:
             try:
                 record = parse(value)
             except MalformedRecord as error:
-                self._malformed.add_malformed(str(error), value, batch.find_origin(i))
+                line = None if batch.first_line is None else batch.first_line + i
+                self._malformed.add_malformed(str(error), value, batch.find_origin(i), line)
                 continue
             key = (record.gateway, record.boot, record.worker)
             if held and (one := held.get((key, record.kind, record.seq, record.part))):
