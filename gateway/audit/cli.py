@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TextIO, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfoNotFoundError
 
 from gateway.audit.answers.answer import CSV, NDJSON, AuditAnswer, render_answer
 from gateway.audit.answers.files import is_table
 from gateway.audit.answers.options import add_answer_options
-from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows
+from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows, load_zone
 from gateway.audit.batch.query import AuditQuery, stream_report
 from gateway.audit.engines import AUTO, ENGINES, LOCAL, has_given_session
 from gateway.cli_support.arguments import CommandParser
@@ -206,6 +206,7 @@ class SourceOptions:
     properties: Mapping[str, str]  # of the Java client
     keys: tuple[bytes, ...]  # of the records' digests
     conf: Mapping[str, str]  # Spark's
+    time_zone: str = "UTC"  # in which times are told, by IANA's name
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -217,6 +218,8 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
     add("--to", dest="end", metavar="TIME", help="end, not included")
+    said = "of times that are told, of those without an offset, and of the calendar: Europe/Berlin (UTC)"
+    add("--time-zone", metavar="ZONE", help=said)
     add("--property", action="append", default=[], metavar="K=V", help="property of the Kafka client")
     add("--command-config", metavar="FILE", help="file of such properties, as Kafka's own tools take it")
     add_key_option(parser)
@@ -286,7 +289,8 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
     check_engine_option(options)
     if getattr(options, "engine", AUTO) == LOCAL and writes_table(options):
         exit_wrong_use("--engine local writes files: a Delta table is Spark's")
-    zone = _find_zone(getattr(options, "time_zone", None))
+    time_zone = options.time_zone or "UTC"
+    zone = _find_zone(time_zone)
     bounds = (("--from", options.start), ("--to", options.end))
     start, end = (_parse_time(name, text, now_ms, zone) for name, text in bounds)
     if start is not None and end is not None and end <= start:
@@ -296,7 +300,7 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
     keys = read_chain_keys(options.chain_key)
     if keys and options.tables:
         exit_wrong_use("--chain-key: tables hold no text to check; give it to `audit stream`, which writes them")
-    return SourceOptions(options, start, end, properties, keys, parse_pairs("--conf", options.conf))
+    return SourceOptions(options, start, end, properties, keys, parse_pairs("--conf", options.conf), time_zone)
 
 
 @contextmanager
@@ -501,13 +505,6 @@ def add_window_options(parser: argparse.ArgumentParser, what: str, default: str 
     """The windows of a question. `what`: what there is of each."""
     said = f"{what} 1m, 1h, 1d … in UTC, or {', '.join(CALENDAR_UNITS)}{f' ({default})' if default else ''}"
     parser.add_argument("--window", default=default, metavar="WINDOW", help=said)
-    add_zone_option(parser)
-
-
-def add_zone_option(parser: argparse.ArgumentParser) -> None:
-    """The time zone of the calendar's windows, and of bounds."""
-    said = "of the calendar's hours, days … and of times without an offset: Europe/Berlin (UTC)"
-    parser.add_argument("--time-zone", metavar="ZONE", help=said)
 
 
 def make_question(by: tuple[str, ...], options: argparse.Namespace, reading: SourceOptions) -> AuditQuery:
@@ -518,17 +515,17 @@ def make_question(by: tuple[str, ...], options: argparse.Namespace, reading: Sou
     """
     bounds = (reading.start_ms, reading.end_ms)
     if options.window in CALENDAR_UNITS:
-        calendar = CalendarWindows(options.window, options.time_zone or "UTC")
+        calendar = CalendarWindows(options.window, reading.time_zone)
         return AuditQuery(by, QUARTER_HOUR_MS, *bounds, calendar)
     window = None if options.window is None else parse_duration_ms("--window", options.window)
     if options.time_zone is not None and window is not None:
         exit_wrong_use(f"--time-zone: windows of {options.window} are in UTC: use one of {', '.join(CALENDAR_UNITS)}")
-    return AuditQuery(by, window, *bounds)
+    return AuditQuery(by, window, *bounds, time_zone=reading.time_zone)
 
 
-def _find_zone(name: str | None) -> tzinfo:
+def _find_zone(name: str) -> tzinfo:
     try:
-        return UTC if name is None else ZoneInfo(name)
+        return load_zone(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         exit_wrong_use(
             f"--time-zone: {name!r} is not a time zone that this system knows; for example: Europe/Berlin (a system"

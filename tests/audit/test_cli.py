@@ -52,6 +52,10 @@ def _checked(*args: str) -> tuple[AuditQuery, cli.SourceOptions]:
             ("--window", "day", "--time-zone", "Europe/Berlin", "--from", "2025-11-20T01:54"),
             (("topic",), 900_000, START, None, CalendarWindows("day", "Europe/Berlin")),
         ),
+        (
+            ("--time-zone", "Europe/Berlin", "--from", "2025-11-20T01:54"),
+            (("topic",), None, START, None, None, None, (), "Europe/Berlin"),
+        ),
     ],
 )
 def test_questions(args: tuple[str, ...], question: tuple[object, ...]) -> None:
@@ -274,10 +278,6 @@ def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [(row["rank"], row["client_id"], row["finally_dropped_bytes"]) for row in answer["rows"]] == [(1, "a", 5)]
 
 
-def test_changed_records_are_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key, usage = tmp_path / "key", tmp_path / "usage-00000001-aa.jsonl"
-    key.write_text("k" * 32 + "\n")
-    lines = chained([*interval(0), *interval(1, (), final=True)], b"k" * 32)
 def test_a_malformed_line_is_told_with_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [*interval(0), "rubbish", *interval(1), "rubbish", *interval(2, final=True)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -289,6 +289,10 @@ def test_a_malformed_line_is_told_with_its_number(tmp_path: Path, capsys: pytest
     assert [(each["origin"], each["line"]) for each in samples] == [("a.jsonl", 2), ("a.jsonl", 4)]
 
 
+def test_changed_records_are_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, usage = tmp_path / "key", tmp_path / "usage-00000001-aa.jsonl"
+    key.write_text("k" * 32 + "\n")
+    lines = chained([*interval(0), *interval(1, (), final=True)], b"k" * 32)
     for log, code, said in (
         (lines, 0, "complete"),
         ([lines[0].replace('"bytes":100', '"bytes":99'), lines[1]], 3, "CHANGED  gw/b1/0: 1 records are not"),

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -28,9 +28,18 @@ class CalendarWindows(NamedTuple):
         return _find_start(self, ms - ms % QUARTER_HOUR_MS)
 
 
+def load_zone(name: str) -> tzinfo:
+    """The time zone of IANA's name; UTC takes no data of the system's.
+
+    Raises:
+        ZoneInfoNotFoundError, ValueError, OSError: this system knows none of that name.
+    """
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
 @lru_cache(maxsize=100_000)
 def _find_start(windows: CalendarWindows, quarter_ms: int) -> int:
-    zone = ZoneInfo(windows.zone)
+    zone = load_zone(windows.zone)
     if windows.unit == "hour":
         return _find_hour(zone, quarter_ms)
     day = _FIRST_DAYS[windows.unit](datetime.fromtimestamp(quarter_ms / 1000, zone).date())
@@ -38,15 +47,16 @@ def _find_start(windows: CalendarWindows, quarter_ms: int) -> int:
     return int(datetime.combine(day, time(), zone).timestamp() * 1000)
 
 
-def _find_hour(zone: ZoneInfo, quarter_ms: int) -> int:
+def _find_hour(zone: tzinfo, quarter_ms: int) -> int:
     """The clock's whole hour, or when the clock was changed after that."""
-    start = quarter_ms - (quarter_ms + _offset_ms(zone, quarter_ms)) % _HOUR_MS
-    while start < quarter_ms and _offset_ms(zone, start) != _offset_ms(zone, quarter_ms):
+    start = quarter_ms - (quarter_ms + find_offset(zone, quarter_ms)) % _HOUR_MS
+    while start < quarter_ms and find_offset(zone, start) != find_offset(zone, quarter_ms):
         start += QUARTER_HOUR_MS
     return start
 
 
-def _offset_ms(zone: ZoneInfo, ms: int) -> int:
+def find_offset(zone: tzinfo, ms: int) -> int:
+    """How far the zone's clocks are before UTC at a Unix time; both in ms."""
     offset = datetime.fromtimestamp(ms / 1000, zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds() * 1000)
@@ -68,7 +78,7 @@ def find_window(start_ms: int, window_ms: int | None, calendar: CalendarWindows 
     return start_ms - start_ms % window_ms if window_ms else 0
 
 
-def time_text(ms: int, windows: CalendarWindows | None = None) -> str:
-    """Unix milliseconds as ISO 8601, in the windows' time zone, else in UTC."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC if windows is None else ZoneInfo(windows.zone))
+def time_text(ms: int, zone: str = "UTC") -> str:
+    """Unix milliseconds as ISO 8601 with the offset, in a time zone by IANA's name."""
+    moment = datetime.fromtimestamp(ms / 1000, load_zone(zone))
     return moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds").replace("+00:00", "Z")

@@ -28,6 +28,7 @@ class AuditQuery:
     """The question: sums `by` some of usage.DIMENSIONS, per window, over intervals that start in [from_ms, to_ms).
 
     With `calendar` windows are the calendar's, and `window_ms` is what each consists of: windows.QUARTER_HOUR_MS.
+    `time_zone`: in which times are told, without a calendar, which has its own.
     `only`: rows with another name as the first of `by` (one of a row's) are left out; `noted`: groups without any of
     these sums are.
     """
@@ -39,6 +40,12 @@ class AuditQuery:
     calendar: CalendarWindows | None = None
     only: tuple[str, ...] | None = None
     noted: tuple[str, ...] = ()
+    time_zone: str = "UTC"
+
+    @property
+    def zone(self) -> str:
+        """The time zone in which times are told."""
+        return self.time_zone if self.calendar is None else self.calendar.zone
 
     def has_start(self, start_ms: int) -> bool:
         """Whether an interval that starts then is within the bounds."""

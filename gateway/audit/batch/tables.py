@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from gateway.audit import columns
 from gateway.audit.answers.answer import AuditAnswer, map_rows
-from gateway.audit.answers.windows import CalendarWindows, time_text
+from gateway.audit.answers.windows import time_text
 from gateway.audit.batch import dropped
 from gateway.audit.batch.query import AuditQuery, LogIntegrity
 from policies import usage
@@ -64,7 +64,7 @@ def report_answer(report: SummedReport, measures: Sequence[str] = usage.MEASURES
         rows=map_rows(lambda row: flatten_sums(row, keys, question, seen), report.rows),
         kinds=column_kinds(keys),
         is_complete=trust.complete,
-        findings=integrity_text(trust, report.sources, question.from_ms),
+        findings=integrity_text(trust, report.sources, question.from_ms, question.zone),
         make_head=lambda: _json_head(report),
         make_tail=lambda: {"integrity": integrity_json(trust)},
         make_lines=lambda: report_lines(report, measures),
@@ -136,7 +136,7 @@ def report_lines(report: SummedReport, measures: Sequence[str] = usage.MEASURES)
         for measure in measures:
             yield from _measure_table(report, whole, measure)
             yield ""
-    yield integrity_text(report.integrity, report.sources, report.query.from_ms)
+    yield integrity_text(report.integrity, report.sources, report.query.from_ms, report.query.zone)
 
 
 def _key_columns(report: SummedReport) -> list[str]:
@@ -160,7 +160,7 @@ def flatten_sums(
     gone = dropped.count_finally_dropped(row, torn, sees_repeats)
     found = {name: row[name] for name in (*keys, *SUM_COLUMNS)}
     if question.window_ms:
-        found[WINDOW_TEXT] = time_text(row[columns.WINDOW_COLUMN], question.calendar)
+        found[WINDOW_TEXT] = time_text(row[columns.WINDOW_COLUMN], question.zone)
     return found | dict(zip(_DROPPED_KINDS, (gone.bytes, gone.least, gone.upper_bound), strict=True))
 
 
@@ -190,7 +190,7 @@ def _measure_table(report: SummedReport, whole: Mapping[str, int], measure: str)
         return found + ([dropped_text(row, torn, seen)] if measure == "bytes" else [])
 
     head = [*map(column_title, keys), *map(column_title, shown), *(["finally dropped"] if measure == "bytes" else [])]
-    body = map_rows(lambda row: [*row_labels(row, keys, report.query.calendar), *cells(row, torn)], report.rows)
+    body = map_rows(lambda row: [*row_labels(row, keys, report.query.zone), *cells(row, torn)], report.rows)
     foot = [*_total_labels(keys), *cells(whole, False)]
     yield measure
     yield from add_bound_note(align_lines(head, body, foot if keys else None, len(keys)))
@@ -205,7 +205,7 @@ def _flat_table(report: SummedReport, whole: Mapping[str, int], measures: Sequen
     def cells(row: Mapping[str, Any]) -> list[str]:
         amounts = [f"{_row_amount(row, measure):,}" for measure in measures]
         return [
-            *row_labels(row, keys, report.query.calendar),
+            *row_labels(row, keys, report.query.zone),
             *amounts,
             f"{row[columns.DELAY]:,}",
             dropped_text(row, True, seen),
@@ -246,10 +246,10 @@ def column_title(key: str) -> str:
     return {columns.WINDOW_COLUMN: "window", "rejected": "rejected attempts"}.get(key, key.replace("_", " "))
 
 
-def row_labels(row: Mapping[str, Any], keys: Sequence[str], calendar: CalendarWindows | None = None) -> list[str]:
+def row_labels(row: Mapping[str, Any], keys: Sequence[str], zone: str = "UTC") -> list[str]:
     """A row's subject, fit to be shown; `NAMELESS_LABEL` for an empty name, which would look like a fault."""
     return [
-        time_text(row[key], calendar)
+        time_text(row[key], zone)
         if key == columns.WINDOW_COLUMN
         else escape_unprintable(str(row[key])) or NAMELESS_LABEL
         for key in keys
@@ -286,8 +286,10 @@ def _pad_cell(cell: str, width: int, column: int, left: int) -> str:
     return cell.ljust(width) if column < left else cell.rjust(width)
 
 
-def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (), from_ms: int | None = None) -> str:
-    """The faults of the records, a line each, and the verdict as the last one."""
+def integrity_text(
+    trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (), from_ms: int | None = None, zone: str = "UTC"
+) -> str:
+    """The faults of the records, a line each, and the verdict as the last one; times in that time zone."""
     lines = [
         f"records {trust.records:,}, duplicates {trust.duplicates:,}, malformed {trust.malformed:,},"
         f" gaps {trust.gaps_total:,}, workers' lives {trust.boots:,}, without an end {trust.incomplete_total:,}"
@@ -310,11 +312,11 @@ def integrity_text(trust: LogIntegrity, sources: Sequence[Mapping[str, Any]] = (
         lines.append(f"CONFLICT  {trust.conflicts:,} copies say something else than the record that was counted")
     lines += [f"MALFORMED  {count:,} x {problem}" for problem, count in trust.problems.items()]
     lines += [f"  {_place_text(each)}: {escape_unprintable(each['sample'] or '')}" for each in trust.samples]
-    lines += map(_gap_line, trust.gaps[:_MAX_LISTED])
+    lines += [_gap_line(gap, zone) for gap in trust.gaps[:_MAX_LISTED]]
     lines += _more_lines(trust.gaps_total)
-    lines += map(_after_final_line, trust.after_final[:_MAX_LISTED])
+    lines += [_after_final_line(life, zone) for life in trust.after_final[:_MAX_LISTED]]
     lines += _more_lines(trust.after_final_total)
-    lines += map(_boot_line, trust.incomplete[:_MAX_LISTED])
+    lines += [_boot_line(boot, zone) for boot in trust.incomplete[:_MAX_LISTED]]
     lines += _more_lines(trust.incomplete_total)
     lines += _expired_lines(sources, from_ms)
     lines.append(_verdict_line(trust))
@@ -343,23 +345,24 @@ def _place_text(sample: Mapping[str, Any]) -> str:
     return escape_unprintable(sample["origin"]) + (f":{sample['line']}" if sample["line"] else "")
 
 
-def _gap_line(gap: Mapping[str, Any]) -> str:
+def _gap_line(gap: Mapping[str, Any], zone: str) -> str:
     if gap["gap"] == "parts":
         what = f"{gap['missing']:,} parts of interval {gap['first_seq']}"
     else:
         what = f"intervals {gap['first_seq']} to {gap['last_seq']} ({gap['missing']:,})"
-    after = time_text(gap["after_ms"]) if gap["after_ms"] is not None else "the start"
+    after = time_text(gap["after_ms"], zone) if gap["after_ms"] is not None else "the start"
     back = ", by a clock that was set back" if gap["before_ms"] < (gap["after_ms"] or 0) else ""
-    return f"GAP  {_life_name(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'])}{back}"
+    return f"GAP  {_life_name(gap)}: {what} missing, between {after} and {time_text(gap['before_ms'], zone)}{back}"
 
 
-def _after_final_line(life: Mapping[str, Any]) -> str:
-    later = f"up to {life['last_seq']} ({time_text(life['end_ms'])})"
+def _after_final_line(life: Mapping[str, Any], zone: str) -> str:
+    later = f"up to {life['last_seq']} ({time_text(life['end_ms'], zone)})"
     return f"AFTER THE END  {_life_name(life)}: interval {life['final_seq']} was its last, and there are some {later}"
 
 
-def _boot_line(boot: Mapping[str, Any]) -> str:
-    last = "nothing" if boot["last_seq"] is None else f"interval {boot['last_seq']} ({time_text(boot['end_ms'])})"
+def _boot_line(boot: Mapping[str, Any], zone: str) -> str:
+    seq = boot["last_seq"]
+    last = "nothing" if seq is None else f"interval {seq} ({time_text(boot['end_ms'], zone)})"
     if boot["state"] == "lost":
         return f"LOST  {_life_name(boot)}: died; seen up to {last}, its later work is not known"
     return f"OPEN  {_life_name(boot)}: no final interval; seen up to {last}; it still runs, or died unnoticed"

@@ -17,7 +17,8 @@ NOT_KNOWN: Final = "–"
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
     """`from_ms`: the bound that was asked for; `kinds`: columns of the rows (AuditAnswer), those of words first;
-    `about`: further fields of the JSON; `notes`: lines under the table. `rows` can be read several times.
+    `about`: further fields of the JSON; `notes`: lines under the table; `zone`: in which times are told. `rows`
+    can be read several times.
     """
 
     from_ms: int | None
@@ -27,13 +28,14 @@ class AnsweredQuestion:
     rows: Iterable[Mapping[str, Any]]
     about: Mapping[str, Any]
     notes: Sequence[str] = ()
+    zone: str = "UTC"
 
 
 def make_answer(found: AnsweredQuestion) -> AuditAnswer:
     """All its forms; the JSON has the rows as they are, behind `about`."""
     trust = found.integrity
     head = {"version": JSON_VERSION, **found.about, "sources": found.sources}
-    findings = tables.integrity_text(trust, found.sources, found.from_ms)
+    findings = tables.integrity_text(trust, found.sources, found.from_ms, found.zone)
     return AuditAnswer(
         rows=found.rows,
         kinds=found.kinds,

@@ -106,7 +106,6 @@ def _make_trend_parser() -> argparse.ArgumentParser:
     add("--ahead", type=int, default=30, metavar="N", help="windows to foretell (%(default)s)")
     add("--window", choices=trend.UNITS, default="day", help="whole ones (%(default)s)")
     _add_dimensions(parser, "")
-    cli.add_zone_option(parser)
     _add_sources(parser)
     return parser
 
@@ -161,7 +160,7 @@ def _prepare_episodes(options: argparse.Namespace, reading: SourceOptions) -> Ca
     question = AuditQuery(episodes.BY, step, reading.start_ms, reading.end_ms)
 
     def answer(rows: Iterable[dict[str, Any]], trust: LogIntegrity) -> _Answered:
-        each_one = episodes.find_episodes(rows, step, sees_repeats=trust.sees_repeats)
+        each_one = episodes.find_episodes(rows, step, sees_repeats=trust.sees_repeats, zone=reading.time_zone)
         found = sorted(each_one, key=lambda each: [each[name] for name in _EPISODE_ORDER])
         return found, {"step_ms": step, "from_ms": reading.start_ms, "to_ms": reading.end_ms}, []
 
@@ -215,7 +214,8 @@ def _answer(
     with cli.open_counted_records(reading, question, tell) as records, stream_report(records, question, tell) as report:
         rows, about, notes = answer(report.rows, report.integrity)
         about = {"by": list(by), **about}
-        found = AnsweredQuestion(reading.start_ms, report.sources, report.integrity, kinds, rows, about, notes)
+        read = (reading.start_ms, report.sources, report.integrity)
+        found = AnsweredQuestion(*read, kinds, rows, about, notes, reading.time_zone)
         return cli.deliver_answer(make_answer(found), reading.options)
 
 

@@ -45,7 +45,7 @@ def make_lines(rows: Iterable[Mapping[str, Any]], question: AuditQuery, prices: 
     return [
         {
             _KEYS[0]: window,
-            _KEYS[1]: time_text(window, question.calendar),
+            _KEYS[1]: time_text(window, question.zone),
             **dict(zip(question.by, names, strict=True)),
             "currency": prices.currency,
             "bytes": size,

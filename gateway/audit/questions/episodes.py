@@ -63,10 +63,15 @@ class _Episode:
 
 
 def find_episodes(
-    rows: Iterable[Mapping[str, Any]], window_ms: int, end_ms: int | None = None, sees_repeats: bool = True
+    rows: Iterable[Mapping[str, Any]],
+    window_ms: int,
+    end_ms: int | None = None,
+    sees_repeats: bool = True,
+    zone: str = "UTC",
 ) -> Iterator[dict[str, Any]]:
     """The episodes (KINDS), in the order in which they end, of sums by BY and windows of `window_ms`, in their order;
-    `end_ms`: when the records end, if not with the last row; `sees_repeats`: LogIntegrity's.
+    `end_ms`: when the records end, if not with the last row; `sees_repeats`: LogIntegrity's;
+    `zone`: in which times are told.
 
     `outcome`: ACCEPTED (all was sent again and taken), DROPPED (some never came again, or can't), OPEN (the records end
     too early to tell). `until_accepted_ms`: from the first refusal to the end of the window in which the last bytes
@@ -78,7 +83,7 @@ def find_episodes(
     # there are looked at together.
     for (start, *key), found in groupby(rows, itemgetter(columns.WINDOW_COLUMN, *WHOSE)):
         if start != now:
-            yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, start, window_ms))
+            yield from (_describe(*ended, sees_repeats, zone) for ended in _end_episodes(running, start, window_ms))
             now, last = start, start + window_ms
         of_window, whose = [*found], tuple(key)
         episode = running.get(whose)
@@ -91,9 +96,9 @@ def find_episodes(
             if any(row[name] for name in NOTED_SUMS if name != columns.REPEATS_UNKNOWN):
                 episode.end_ms = last
     end = last if end_ms is None else max(last, end_ms)
-    yield from (_describe(*ended, sees_repeats) for ended in _end_episodes(running, end, window_ms))
+    yield from (_describe(*ended, sees_repeats, zone) for ended in _end_episodes(running, end, window_ms))
     for key, episode in running.items():
-        yield _describe(key, episode, OPEN if episode.left else episode.outcome, sees_repeats)
+        yield _describe(key, episode, OPEN if episode.left else episode.outcome, sees_repeats, zone)
 
 
 def _end_episodes(
@@ -108,13 +113,13 @@ def _end_episodes(
             yield key, episode, episode.outcome
 
 
-def _describe(key: tuple[str, ...], episode: _Episode, outcome: str, sees_repeats: bool) -> dict[str, Any]:
+def _describe(key: tuple[str, ...], episode: _Episode, outcome: str, sees_repeats: bool, zone: str) -> dict[str, Any]:
     surely = max(0, episode.left - episode.unknown) if sees_repeats else 0
     return {
         "start_ms": episode.start_ms,
-        "start": time_text(episode.start_ms),
+        "start": time_text(episode.start_ms, zone),
         "end_ms": episode.end_ms,
-        "end": time_text(episode.end_ms),
+        "end": time_text(episode.end_ms, zone),
         **dict(zip(WHOSE, key, strict=True)),
         "reasons": ", ".join(sorted(episode.reasons, key=lambda name: (-episode.reasons[name], name))),
         "outcome": outcome,

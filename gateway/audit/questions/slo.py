@@ -81,7 +81,7 @@ def measure_levels(
 
 def _describe(key: tuple[Any, ...], level: _Level, question: AuditQuery, target: Fraction | None) -> dict[str, Any]:
     window, *names = key
-    window_fields = {columns.WINDOW_COLUMN: window, "window_start": time_text(window, question.calendar)}
+    window_fields = {columns.WINDOW_COLUMN: window, "window_start": time_text(window, question.zone)}
     return {
         **(window_fields if question.window_ms else {}),
         **dict(zip(question.by, names, strict=True)),

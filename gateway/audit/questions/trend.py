@@ -92,7 +92,7 @@ def tell_trend(rows: Iterable[Mapping[str, Any]], question: AuditQuery, what: st
         if chosen is not None:
             tails += [(FORECAST, chosen.method, max(0, round(each)), round(chosen.error)) for each in chosen.amounts]
         for start, tail in zip([*starts, *coming], tails, strict=False):
-            head = (start, time_text(start, calendar), *group)
+            head = (start, time_text(start, calendar.zone), *group)
             found.append(dict(zip(trend_kinds(question.by), (*head, *tail), strict=True)))
     return found
 

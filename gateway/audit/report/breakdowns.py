@@ -101,6 +101,7 @@ def _find_episodes(
 ) -> RefusalEpisodes:
     assert question.window_ms is not None
     with records.open_groups(question) as steps:
-        found = [*episodes.find_episodes(steps, question.window_ms, span.latest_ms + 1, sees_repeats)]
+        ended = (span.latest_ms + 1, sees_repeats, question.zone)
+        found = [*episodes.find_episodes(steps, question.window_ms, *ended)]
     found.sort(key=lambda each: (-each["finally_dropped_bytes"], -each["rejected_bytes"], each["start_ms"]))
     return RefusalEpisodes(found[:_MAX_EPISODES], len(found))

@@ -54,7 +54,8 @@ def _write_report(reading: SourceOptions, output: Path, now_ms: int) -> int:
         before_ms -= (now_ms if reading.end_ms is None else reading.end_ms) - before_ms
     with cli.open_counted_records(replace(reading, start_ms=before_ms), None, tell) as records:
         bounds = (reading.start_ms, reading.end_ms)
-        facts = report.gather_facts(records, *bounds, options.topics, options.clients, tell, now_ms)
+        shown = (options.topics, options.clients)
+        facts = report.gather_facts(records, *bounds, *shown, tell, now_ms, reading.time_zone)
     tell("drawing")
     goes_to_stdout = is_stdout(output)
     try:

@@ -46,7 +46,7 @@ def _topic_windows(facts: ReportFacts) -> Iterator[dict[str, Any]]:
         name = each.group.names[0] if each.group.names else _OTHERS
         lines = zip(each.offered, each.accepted, each.rejected, strict=True)
         for number, (offered, accepted, rejected) in enumerate(lines):
-            start = time_text(facts.times.start_ms + number * facts.times.step_ms)
+            start = time_text(facts.times.start_ms + number * facts.times.step_ms, facts.times.zone)
             yield {"window_start": start, "topic": name} | {
                 "offered_bytes": offered, "accepted_bytes": accepted, "rejected_bytes": rejected,
             }  # fmt: skip

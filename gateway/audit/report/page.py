@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
+from functools import partial
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import jinja2
 
+from gateway.audit.answers.windows import find_offset, load_zone
 from gateway.audit.batch import dropped, tables
 from gateway.audit.report import downloads, plots
 from gateway.audit.report.facts import ReasonTraffic, ReportFacts, TopicTraffic, UsageGroup
@@ -38,7 +40,7 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         "size": size_text,
         "exact": "{:,}".format,
         "of": _count_text,
-        "time": _time_text,
+        "time": partial(_time_text, zone=load_zone(facts.times.zone)),
         "name": _name_text,
         "share": _share_text,
         "percent": _percent_text,
@@ -62,6 +64,8 @@ def render_page(facts: ReportFacts, generated_ms: int | None = None) -> str:
         figures=_make_figures(facts),
         window=_duration_text(facts.times.step_ms),
         cell=_duration_text(facts.cell_ms),
+        window_zone=_zone_text(facts.times),
+        cell_zone=_zone_text(_heat_columns(facts)),
         gaps=trust.gaps[:_MAX_LISTED],
         unfinished=trust.incomplete[:_MAX_LISTED],
         still_open=trust.incomplete_total - trust.lost,
@@ -202,7 +206,7 @@ def _heat_columns(facts: ReportFacts) -> TimeWindows:
     """The heat map's columns: longer windows, which begin at whole minutes, hours, days."""
     start = facts.times.start_ms - facts.times.start_ms % facts.cell_ms
     end = facts.times.start_ms + facts.times.windows * facts.times.step_ms
-    return TimeWindows(start, facts.cell_ms, -(-(end - start) // facts.cell_ms))
+    return TimeWindows(start, facts.cell_ms, -(-(end - start) // facts.cell_ms), facts.times.zone)
 
 
 def _widen_windows(facts: ReportFacts, amounts: Sequence[int]) -> list[int]:
@@ -249,8 +253,11 @@ def _dropped_text(sums: Mapping[str, int], torn: bool, sees_repeats: bool) -> st
     return f"{tables.AT_MOST_MARK + ' ' if gone.upper_bound else ''}{size_text(gone.bytes)}"
 
 
-def _time_text(ms: int) -> str:
-    return datetime.fromtimestamp(round(ms / 1000), UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _time_text(ms: int, zone: tzinfo) -> str:
+    """With the offset only where the zone's clocks show the same time twice."""
+    moment = datetime.fromtimestamp(round(ms / 1000), zone)
+    is_twofold = moment.utcoffset() != moment.replace(fold=1 - moment.fold).utcoffset()
+    return moment.isoformat(" ")[: None if is_twofold else 19]
 
 
 def _share_text(part: int, whole: int) -> str:
@@ -296,6 +303,13 @@ def _duration_text(ms: int) -> str:
             count = ms // length
             return unit if count == 1 else f"{count} {unit}s"
     return f"{ms} ms"
+
+
+def _zone_text(times: TimeWindows) -> str:
+    """The zone in which times are told, and whether its days or hours aren't those of the windows."""
+    ends = (times.start_ms, times.start_ms + times.windows * times.step_ms)
+    is_whole = not any(find_offset(load_zone(times.zone), ms) % times.step_ms for ms in ends)
+    return times.zone if is_whole else f"{times.zone} (windows aligned to UTC)"
 
 
 def _name_text(text: str) -> str:

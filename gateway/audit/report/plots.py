@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
 from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
@@ -22,6 +21,8 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter
+
+from gateway.audit.answers.windows import load_zone
 
 BLUE: Final = "#0072B2"
 SKY: Final = "#56B4E9"
@@ -79,11 +80,14 @@ STYLE: Final[Any] = {
 
 
 class TimeWindows(NamedTuple):
-    """Windows side by side: the first begins at `start_ms` (Unix), each is `step_ms` long."""
+    """Windows side by side: the first begins at `start_ms` (Unix), each is `step_ms` long; `zone`: in which times are
+    told, by IANA's name.
+    """
 
     start_ms: int
     step_ms: int
     windows: int
+    zone: str = "UTC"
 
     def window_edges(self) -> list[float]:
         """The bounds of windows, in matplotlib's days."""
@@ -251,10 +255,11 @@ def _mark_gaps(axes: Axes, times: TimeWindows, gaps: Sequence[TimeSpan]) -> None
 def _format_time_axis(axes: Axes, times: TimeWindows) -> None:
     edges = times.window_edges()
     axes.set_xlim(edges[0], edges[-1])
-    locator = dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    zone = load_zone(times.zone)
+    locator = dates.AutoDateLocator(tz=zone, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     form = dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-        locator, tz=UTC, formats=_TICKS, zero_formats=_ROUND_TICKS, show_offset=False
+        locator, tz=zone, formats=_TICKS, zero_formats=_ROUND_TICKS, show_offset=False
     )
     axes.xaxis.set_major_formatter(form)
 

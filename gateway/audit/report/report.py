@@ -41,11 +41,13 @@ def gather_facts(
     clients: int,
     tell: Callable[[str], None] = ignore_progress,
     now_ms: int | None = None,
+    zone: str = "UTC",
 ) -> ReportFacts:
     """The facts of the intervals that start in [from_ms, to_ms): `topics` and `clients` of them by name. With `from_ms`
     they are compared with as long a time before, as far as `records` has it; of a time that goes on, up to `now_ms`.
+    Times are told in `zone`.
     """
-    whole = AuditQuery((), None, from_ms, to_ms)
+    whole = AuditQuery((), None, from_ms, to_ms, time_zone=zone)
     by_topic, by_client = replace(whole, by=("topic",)), replace(whole, by=CLIENT_COLUMNS)
     by_place = replace(whole, by=breakdowns.DIMENSIONS)
     of_refused = replace(whole, by=("principal",), noted=breakdowns.REFUSED_SUMS)
@@ -59,7 +61,7 @@ def gather_facts(
     places = records.sum_groups(by_place)
     refused = [str(row["principal"]) for row in records.sum_groups(of_refused)]
 
-    times, cell_ms = choose_windows(span.first_ms, span.latest_ms)
+    times, cell_ms = choose_windows(span.first_ms, span.latest_ms, zone)
     by_window = replace(whole, window_ms=times.step_ms)
     by_reason = replace(by_window, by=("outcome", "reason"))
     of_topics = replace(by_window, by=by_topic.by, only=tuple(str(row["topic"]) for row in largest.rows))
@@ -85,13 +87,13 @@ def gather_facts(
     )
 
 
-def choose_windows(first_ms: int, latest_ms: int) -> tuple[TimeWindows, int]:
+def choose_windows(first_ms: int, latest_ms: int, zone: str = "UTC") -> tuple[TimeWindows, int]:
     """Windows for intervals that start from `first_ms` to `latest_ms`, and how long a column of the heat map is."""
     span = latest_ms - first_ms
     step = next((step for step in _STEPS_MS if span <= step * _MAX_WINDOWS), _STEPS_MS[-1])
     cell = next((cell for cell in _CELLS_MS if cell >= step and span <= cell * _MAX_CELLS), _CELLS_MS[-1])
     start = first_ms - first_ms % step
-    return TimeWindows(start, step, (latest_ms - start) // step + 1), cell
+    return TimeWindows(start, step, (latest_ms - start) // step + 1, zone), cell
 
 
 def _gather_topics(

@@ -65,7 +65,7 @@ def ranking_answer(ranking: UsageRanking) -> AuditAnswer:
         rows=[{"rank": number, **tables.flatten_sums(row, keys, question, seen)} for number, row in numbered],
         kinds={"rank": int} | tables.column_kinds(keys),
         is_complete=trust.complete,
-        findings=tables.integrity_text(trust, ranking.sources, question.from_ms),
+        findings=tables.integrity_text(trust, ranking.sources, question.from_ms, question.zone),
         make_head=lambda: _json_head(ranking),
         make_tail=lambda: {"integrity": tables.integrity_json(trust)},
         make_lines=lambda: ranking_text(ranking).split("\n"),
@@ -91,21 +91,21 @@ def ranking_text(ranking: UsageRanking) -> str:
     """A table for a terminal, the sum that ranks first, then the faults of the records."""
     what = ranking.options.what
     shown = [what, *(name for name in _OTHER_SUMS if name != what)]
-    keys, torn = _key_columns(ranking), ranking.tears_attempts
+    keys, torn, question = _key_columns(ranking), ranking.tears_attempts, ranking.options.query
     seen = ranking.integrity.sees_repeats
     head = ["#", *map(tables.column_title, keys), *map(_sum_title, shown)]
     body = [
         [
             str(number),
-            *tables.row_labels(row, keys, ranking.options.query.calendar),
+            *tables.row_labels(row, keys, question.zone),
             *(_sum_cell(row, name, torn, seen) for name in shown),
         ]
         for number, row in _number_rows(ranking)
     ]
     foot = ["", "all", *[""] * (len(keys) - 1), *(_sum_cell(ranking.totals, name, False, seen) for name in shown)]
     table = tables.with_bound_note(tables.align_table(head, body, foot, len(keys) + 1))
-    names = " and ".join(map(tables.column_title, ranking.options.query.by))
-    trust = tables.integrity_text(ranking.integrity, ranking.sources, ranking.options.query.from_ms)
+    names = " and ".join(map(tables.column_title, question.by))
+    trust = tables.integrity_text(ranking.integrity, ranking.sources, question.from_ms, question.zone)
     line = f"bytes by {names}, most {_sum_title(what)} first; {ranking.groups:,} have any"
     return f"{line}\n{table}\n\n{trust}"
 

@@ -71,7 +71,8 @@ def _prepare_report(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.storage import text
         from gateway.audit.storage.filling import VolumeOptions
 
-        report = _report_volumes(reading, VolumeOptions(window_ms, reading.start_ms, reading.end_ms, keep_free), tell)
+        wish = VolumeOptions(window_ms, reading.start_ms, reading.end_ms, keep_free, reading.time_zone)
+        report = _report_volumes(reading, wish, tell)
         shown = render_document(
             text.volumes_json(report), options.format, lambda: text.volumes_text(report, options.over_time)
         )

@@ -26,12 +26,15 @@ WHOLE_SHARE: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class VolumeOptions:
-    """`window_ms`: of the sums over time. `keep_free`: bytes; None: each volume's own hard limit."""
+    """`window_ms`: of the sums over time. `keep_free`: bytes; None: each volume's own hard limit.
+    `time_zone`: in which times are told.
+    """
 
     window_ms: int
     from_ms: int | None = None
     to_ms: int | None = None
     keep_free: int | None = None
+    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,8 @@ def _make_volume_usage(
     count = (max(times) - min(times)) // wish.window_ms
     if count > MAX_WINDOWS:
         raise AuditError(
-            f"--window: {count:,} windows lie between {time_text(min(times))} and {time_text(max(times))}: give --from"
-            " and --to, or a longer one"
+            f"--window: {count:,} windows lie between {time_text(min(times), wish.time_zone)} and"
+            f" {time_text(max(times), wish.time_zone)}: give --from and --to, or a longer one"
         )
     steps = tuple(
         WindowUsage(start, free.get(start), came.get(start, 0))

@@ -59,11 +59,11 @@ def _volume_json(each: VolumeUsage) -> dict[str, Any]:
 
 def volumes_text(report: VolumeReport, over_time: bool) -> str:
     """A table of all volumes, then each with what fills it."""
+    zone = report.options.time_zone
+    trust = tables.integrity_text(report.integrity, report.sources, report.options.from_ms, zone)
     if not report.volumes:
-        return (
-            "no record says anything of volumes: they do where storage protection is on, from version 0.1 on\n\n"
-            + tables.integrity_text(report.integrity, report.sources, report.options.from_ms)
-        )
+        none = "no record says anything of volumes: they do where storage protection is on, from version 0.1 on"
+        return f"{none}\n\n{trust}"
     head = ["broker", "volume", "total", "least free", "limit", "used first", "used last", "came"]
     body = [
         [
@@ -75,26 +75,30 @@ def volumes_text(report: VolumeReport, over_time: bool) -> str:
         ]
         for each in report.volumes
     ]
-    blocks = [tables.align_table(head, body, None, 2), *(_volume_details(each, over_time) for each in report.volumes)]
+    details = (_volume_details(each, over_time, zone) for each in report.volumes)
+    blocks = [tables.align_table(head, body, None, 2), *details]
     if report.unplaced:
         blocks.append(f"{report.unplaced:,} accepted bytes are of topics of which no record says where they are")
-    blocks.append(tables.integrity_text(report.integrity, report.sources, report.options.from_ms))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, trust])
 
 
-def _volume_details(each: VolumeUsage, over_time: bool) -> str:
+def _volume_details(each: VolumeUsage, over_time: bool, zone: str) -> str:
     of = "" if each.is_only_volume else ", with all other volumes of its broker"
     lines = [f"broker {each.place[0]} {tables.escape_unprintable(each.place[1])}{of}"]
     sizes = {topic: size for topic, (size, _) in each.topics.items()}
     for title, found in (("topics", sizes), ("principals", each.principals)):
         lines.append(f"  {title:<11} {_largest_text(found, each.written)}")
     lines += [
-        f"  {'limit':<11} {_limit_text(each)}",
+        f"  {'limit':<11} {_limit_text(each, zone)}",
         *(f"  {'retention':<11} {text}" for text in _retention_lines(each)),
     ]
     if over_time:
         rows = [
-            [_time_text(step.start_ms), "-" if step.free is None else format_size(step.free), format_size(step.written)]
+            [
+                time_text(step.start_ms, zone),
+                "-" if step.free is None else format_size(step.free),
+                format_size(step.written),
+            ]
             for step in each.windows
         ]
         table = tables.align_table(["window", "least free", "came"], rows, None, 1)
@@ -111,12 +115,12 @@ def _largest_text(sizes: Mapping[str, int], whole: int) -> str:
     return ", ".join(named[:MAX_SHOWN]) + more or "nothing came"
 
 
-def _limit_text(each: VolumeUsage) -> str:
+def _limit_text(each: VolumeUsage, zone: str) -> str:
     if each.limit is None:
         return "none"
     if each.limit_reached_ms is None:
         return f"{format_size(each.limit)} free, not reached"
-    return f"{format_size(each.limit)} free, first reached at {_time_text(each.limit_reached_ms)}"
+    return f"{format_size(each.limit)} free, first reached at {time_text(each.limit_reached_ms, zone)}"
 
 
 def _retention_lines(each: VolumeUsage) -> list[str]:
@@ -140,7 +144,3 @@ def _retention_lines(each: VolumeUsage) -> list[str]:
     else:
         ms = "no retention.ms as long as a window"
     return [f"{ms} would have kept it below the limit{beside}", f"or retention.bytes, of a partition: {bounds}{more}"]
-
-
-def _time_text(at_ms: int) -> str:
-    return time_text(at_ms)

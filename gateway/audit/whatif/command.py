@@ -15,11 +15,11 @@ from gateway import config
 from gateway import policy_document as document
 from gateway.audit import cli
 from gateway.audit.answers.options import add_format_option, render_document
+from gateway.audit.answers.windows import time_text
 from gateway.audit.whatif import history
 from gateway.secret_key import ROLLOUT_PURPOSE, derive_key, find_secret
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.rollout import ALL_CLIENTS
-from policies.units import format_time
 from policies.whatif.replay import WARM_UP_S
 from policies.whatif.rows import ReplayRules
 from policies.whatif.timetable import TimedChange, build_timetable
@@ -95,7 +95,7 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
     past, wish = _read_history(options.history), _read_document(options.apply)
     rules, warnings = make_rules(settings, wish, patience / 1000, past)
     baseline = make_rules(settings, {}, patience / 1000, past)[0] if wish or past else None
-    of_baseline = _baseline_text(options, past)
+    of_baseline = _baseline_text(options, past, reading.time_zone)
     secret = find_secret(settings)
     key = None if secret is None else derive_key(secret, ROLLOUT_PURPOSE)
     name = str(options.policy if options.apply is None else options.apply)
@@ -107,7 +107,7 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.whatif import text as whatif_text
         from gateway.audit.whatif import whatif
 
-        question = AuditQuery(by, window, reading.start_ms, reading.end_ms)
+        question = AuditQuery(by, window, reading.start_ms, reading.end_ms, time_zone=reading.time_zone)
         with _open_usage(reading, tell) as records:
             answer = whatif.evaluate_policy(
                 records,
@@ -125,7 +125,7 @@ def _prepare_what_if(options: argparse.Namespace) -> Callable[[], int]:
 
         def show_text() -> str:
             said = "".join(f"note: {warning}\n" for warning in notes)
-            trust = tables.integrity_text(integrity, records.sources, question.from_ms)
+            trust = tables.integrity_text(integrity, records.sources, question.from_ms, question.zone)
             return f"{whatif_text.what_if_text(answer, name)}\n\nbaseline: {of_baseline}\n{said}{trust}"
 
         document = whatif_text.what_if_json(answer, {**about, "integrity": tables.integrity_json(integrity)}, key)
@@ -223,13 +223,13 @@ def _read_history(path: Path | None) -> list[TimedChange]:
         cli.exit_wrong_use(f"--history: {path}: {error.strerror if isinstance(error, OSError) else error}")
 
 
-def _baseline_text(options: argparse.Namespace, past: Sequence[TimedChange]) -> str:
+def _baseline_text(options: argparse.Namespace, past: Sequence[TimedChange], zone: str) -> str:
     """The policies that the answer starts from."""
     if options.history is None:
         return f"{options.policy} alone, without changes at run time (--history)"
     if not past:
         return f"{options.policy}; {options.history} has no change at run time"
-    first, last = (format_time(pick(each.at_ms for each in past)) for pick in (min, max))
+    first, last = (time_text(pick(each.at_ms for each in past), zone) for pick in (min, max))
     count = f"{len(past):,} change{'' if len(past) == 1 else 's'}"
     return f"{options.policy}, with {count} at run time from {first} to {last} ({options.history})"
 

@@ -103,7 +103,11 @@ def _effects_table(answer: WhatIfAnswer) -> str:
     for effect in answer.rows:
         for (outcome, reason), (actual, change) in sorted(effect.outcomes.items()):
             numbers = [actual["bytes"], actual["bytes"] + change["bytes"], change["bytes"]]
-            words = [*row_labels(effect.keys, keys), column_title(outcome), escape_unprintable(reason)]
+            words = [
+                *row_labels(effect.keys, keys, answer.query.zone),
+                column_title(outcome),
+                escape_unprintable(reason),
+            ]
             body.append(
                 [*words, *(f"{number:,}" for number in numbers), _change_percent(actual["bytes"], change["bytes"])]
             )
@@ -117,7 +121,9 @@ def _dropped_table(answer: WhatIfAnswer) -> str:
     body = []
     for names, actual, change, bound in _dropped_rows(answer):
         numbers = [f"{AT_MOST_MARK if bound and number else ''}{number:,}" for number in (actual, actual + change)]
-        body.append([*row_labels(names, keys), *numbers, f"{change:,}", _change_percent(actual, change)])
+        body.append(
+            [*row_labels(names, keys, answer.query.zone), *numbers, f"{change:,}", _change_percent(actual, change)]
+        )
     if not body:
         return ""
     table = align_table([*map(column_title, keys), "really", "what if", "difference", ""], body, None, len(keys))

@@ -36,7 +36,7 @@ def test_days_have_23_and_25_hours_when_clocks_change() -> None:
     assert _lengths(days, "2026-10-24T00:00+02:00", "2026-10-28T00:00+01:00") == [24, 25, 24]
     months = CalendarWindows("month", "Europe/Berlin")
     assert _lengths(months, "2026-03-01T00:00+01:00", "2026-06-01T00:00+02:00") == [31 * 24 - 1, 30 * 24]
-    assert time_text(days.find_start(_ms("2026-03-29T12:00Z")), days) == "2026-03-29T00:00:00+01:00"
+    assert time_text(days.find_start(_ms("2026-03-29T12:00Z")), days.zone) == "2026-03-29T00:00:00+01:00"
 
 
 @pytest.mark.parametrize(

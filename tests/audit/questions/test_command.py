@@ -123,6 +123,45 @@ def test_an_episode_may_have_lost_less_than_it_is_told_to(tmp_path: Path, capsys
     assert sorted(told) == ["some may never have come again", "some never came again"]
 
 
+def test_episodes_are_told_in_a_time_zone_whose_clocks_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = 1_792_890_000_000  # 2026-10-25T01:00Z: in Berlin, 3:00 becomes 2:00
+    refused = [Row(outcome="rejected", reason="fence", repeats=0)]
+    hours = [change - 5_400_000, change - 1_800_000, change + 1_800_000]
+    lines = [
+        line for seq, start in zip((0, 1, 3), hours, strict=True) for line in interval(seq, refused, start_ms=start)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    def ask(*args: str) -> str:
+        assert cli.main(["episodes", "--spool", str(tmp_path), "--quiet", *args]) == 0
+        return capsys.readouterr().out
+
+    found = {}
+    for zone, bound, said in (
+        ((), "2026-10-25T00:00", ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"]),
+        (
+            ("--time-zone", "Europe/Berlin"),
+            "2026-10-25T02:00",
+            ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"],
+        ),
+    ):
+        asked = (*zone, "--from", bound)
+        table = ask(*asked)
+        assert [line.split()[0] for line in table.splitlines()[2:4]] == said
+        assert f"between {said[0].replace(':30:00', ':30:01')} and {said[1]}" in table
+        found[zone] = json.loads(ask(*asked, "-o", "json"))
+        assert [row["start"] for row in found[zone]["rows"]] == said
+        assert ask(*asked, "-o", "csv").splitlines()[1].split(",")[:2] == [str(hours[1]), said[0]]
+    here, there = found.values()
+    told = ("start", "end")
+    assert [{**row, **dict.fromkeys(told)} for row in here["rows"]] == [
+        {**row, **dict.fromkeys(told)} for row in there["rows"]
+    ]
+    assert {**here, "rows": []} == {**there, "rows": []}
+
+
 def test_a_target_that_is_met_to_the_last_step_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused = Row(outcome="rejected", reason="fence")
     lines = [

@@ -294,6 +294,47 @@ def test_one_spike_does_not_flatten_the_others() -> None:
         assert [each.get_text() for each in axes.texts] == ([] if top == 8 else ["up to 100.0 B/s"])
 
 
+CHANGE = 1_792_890_000_000  # 2026-10-25T01:00Z: in Berlin, 3:00 becomes 2:00
+BERLIN = "Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("zone", "ticks"),
+    [
+        (BERLIN, {"25 Oct": CHANGE - 3 * 3_600_000, "26 Oct": CHANGE + 22 * 3_600_000}),
+        ("UTC", {"25 Oct": CHANGE - 3_600_000, "26 Oct": CHANGE + 23 * 3_600_000}),
+    ],
+)
+def test_days_of_an_axis_begin_where_the_zone_s_clocks_say(zone: str, ticks: dict[str, int]) -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    plots._format_time_axis(axes, TimeWindows(CHANGE - 24 * 3_600_000, 3_600_000, 60, zone))
+    figure.draw_without_rendering()
+    found = {label.get_text(): round(label.get_position()[0] * 86_400_000) for label in axes.get_xticklabels()}
+    assert {name: found[name] for name in ticks} == ticks
+
+
+def test_windows_that_are_no_hours_or_days_of_the_zone_are_said_to_be_utc_s() -> None:
+    aligned = " (windows aligned to UTC)"
+    for step, zone, said in (
+        (86_400_000, "UTC", ""),
+        (3_600_000, BERLIN, ""),
+        (21_600_000, BERLIN, aligned),
+        (3_600_000, "Asia/Kolkata", aligned),
+        (900_000, "Asia/Kathmandu", ""),
+    ):
+        assert page._zone_text(TimeWindows(CHANGE - CHANGE % step, step, 12, zone)) == zone + said
+    facts = _facts(times=TimeWindows(CHANGE - CHANGE % 3_600_000, 3_600_000, 12, BERLIN), cell_ms=21_600_000)
+    found = re.findall(r"ean rate of each ([\w ]+), (.*?)(?:\.|, on top) ", _said(page.render_page(facts)))
+    assert found == [*[("hour", BERLIN)] * 3, ("6 hours", BERLIN + aligned)]
+    saved = downloads.make_downloads(facts)[0]
+    assert (
+        base64.b64decode(saved.address.partition("base64,")[2])
+        .splitlines()[1]
+        .startswith(b"2026-10-25T02:00:00+01:00,")
+    )
+
+
 def test_a_gap_beside_a_clock_that_was_set_back_is_before_and_after() -> None:
     facts = _facts()
     (gap,) = facts.integrity.gaps
@@ -535,6 +576,44 @@ def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err.splitlines()[-1]
+
+
+def test_the_command_tells_times_in_a_zone_whose_clocks_change(tmp_path: Path) -> None:
+    refused = [Row(outcome="rejected", reason="fence", repeats=0)]
+    starts = [CHANGE - 5_400_000, CHANGE - 1_800_000, CHANGE + 1_800_000, CHANGE + 5_400_000]
+    lines = [line for seq, start in enumerate(starts) for line in interval(2 * seq, refused, start_ms=start)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    def report(*args: str) -> tuple[str, str, list[list[str]]]:
+        """What it says, its episodes' table, and their file."""
+        output = tmp_path / "report.html"
+        assert cli.main(["report", "--spool", str(tmp_path), "--output", str(output), "--quiet", *args]) == 0
+        html = output.read_text(encoding="utf-8")
+        (link,) = (each for each in _Page(html).all("a") if each.get("download") == "episodes.csv")
+        text = base64.b64decode((link["href"] or "").partition("base64,")[2]).decode()
+        section = html[html.index('id="episodes"') : html.index('id="storage"')]
+        return _said(html), section, [*csv.reader(io.StringIO(text))][1:]
+
+    said, section, saved = report("--from", "2026-10-25T00:00", "--to", "2026-10-25T03:00")
+    assert said.startswith("Produce audit, 2026-10-25 00:30:00 to 2026-10-25 02:30:01 UTC")
+    assert re.findall(r"<td>(2026[^<]*)", section) == [
+        "2026-10-25 00:30:00",
+        "2026-10-25 01:30:00",
+        "2026-10-25 02:30:00",
+    ]
+    assert [row[1] for row in saved] == ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"]
+    assert report("--from", "2026-10-25T00:00", "--to", "2026-10-25T03:00", "--time-zone", "UTC")[0] == said
+    there, section, kept = report("--from", "2026-10-25T02:00", "--to", "2026-10-25T04:00", "--time-zone", BERLIN)
+    # Where the clocks show a time twice, with the offset.
+    assert there.startswith(f"Produce audit, 2026-10-25 02:30:00+02:00 to 2026-10-25 03:30:01 {BERLIN}")
+    times = ["2026-10-25 02:30:00+02:00", "2026-10-25 02:30:00+01:00", "2026-10-25 03:30:00"]
+    assert re.findall(r"<td>(2026[^<]*)", section) == times
+    assert [row[1] for row in kept] == [
+        "2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-25T03:30:00+01:00",
+    ]  # fmt: skip
+    assert [[row[0], *row[4:]] for row in kept] == [[row[0], *row[4:]] for row in saved]
+    assert "UTC" not in there
+    assert f"Times are exact to the minute, {BERLIN}." in there
 
 
 def test_the_command_writes_the_file_and_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

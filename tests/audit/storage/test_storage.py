@@ -213,9 +213,10 @@ def filled(**more: Any) -> VolumeUsage:
     return VolumeUsage(**given | more)
 
 
-def shown(*volumes: VolumeUsage, over_time: bool = False, unplaced: int = 0) -> list[str]:
+def shown(*volumes: VolumeUsage, over_time: bool = False, unplaced: int = 0, zone: str = "UTC") -> list[str]:
     trust = LogIntegrity(**TRUST, records=3, boots=1, gaps=[], gaps_total=0, incomplete=[], incomplete_total=0, lost=0)
-    return text.volumes_text(VolumeReport(VolumeOptions(WINDOW), [], volumes, unplaced, trust), over_time).splitlines()
+    wish = VolumeOptions(WINDOW, time_zone=zone)
+    return text.volumes_text(VolumeReport(wish, [], volumes, unplaced, trust), over_time).splitlines()
 
 
 def test_a_clock_that_was_off_by_decades_is_said() -> None:
@@ -245,6 +246,9 @@ def test_the_text_names_what_fills_a_volume_and_the_retention_that_would_have_do
     ]
     assert found[15] == "1,200 accepted bytes are of topics of which no record says where they are"
     assert found[-1] == "complete"
+    there = shown(filled(), over_time=True, zone="Europe/Berlin")
+    assert there[7].endswith("reached at 2025-11-20T01:54:00+01:00")
+    assert there[12].split()[0] == "2025-11-20T01:54:00+01:00"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,10 +280,15 @@ def test_words_where_nothing_differs() -> None:
 
 
 def test_the_table_has_the_recorded_and_the_replayed_sums_and_the_difference() -> None:
+    from gateway.audit.batch.query import AuditQuery
     from gateway.audit.whatif.text import what_if_text
 
     lines = what_if_text(told(effect("clicks", accepted=(4000, -1000))), "x.yaml").splitlines()
     assert lines[-1].split() == ["clicks", "accepted", "4,000", "3,000", "-1,000", "-25.0", "%"]
+    found = told(effect("clicks", accepted=(4000, -1000)))
+    found.rows[0].keys["window_start_ms"] = records.START
+    there = replace(found, query=AuditQuery(("topic",), 60_000, time_zone="Europe/Berlin"))
+    assert what_if_text(there, "x.yaml").splitlines()[-1].startswith("2025-11-20T01:54:00+01:00  clicks")
 
 
 def test_beside_rejected_attempts_stand_the_bytes_finally_dropped() -> None:
