@@ -121,10 +121,10 @@ def _run_audit(options: argparse.Namespace, question: AuditQuery, reading: Sourc
         open_counted_records(reading, question, tell) as records,
         stream_report(records, question, tell) as report,
     ):
-        return deliver_answer(tables.report_answer(report, options.measure), options)
+        return deliver_answer(tables.report_answer(report, options.measure), options, tell)
 
 
-def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
+def deliver_answer(answer: AuditAnswer, options: argparse.Namespace, tell: Callable[[str], None]) -> int:
     """Print the answer, or write its rows to the place that options name; gives the exit code. `options`: those of
     `add_source_options` and `add_answer_options`. Spark, if it has the rows, still has to run.
 
@@ -140,7 +140,7 @@ def deliver_answer(answer: AuditAnswer, options: argparse.Namespace) -> int:
             print(*answer.notes, answer.findings, sep="\n", file=sys.stderr)
         return code
     goes_to_stdout = files.is_stdout(Path(options.destination))
-    count = files.write_answer(answer, options.destination)
+    count = files.write_answer(answer, options.destination, tell)
     lines = [f"{options.destination}: {count:,} rows", *answer.notes, answer.findings]
     return print_lines(lines, code, sys.stderr if goes_to_stdout else None)
 

@@ -7,19 +7,22 @@ import importlib.util
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from gateway.audit.answers.answer import AuditAnswer, csv_lines, ndjson_lines
+from gateway.audit.answers.answer import AuditAnswer, FlatRow, csv_lines, ndjson_lines
 from gateway.audit.errors import AuditError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PROGRESS_INTERVAL_S: Final = 5.0
 _ROWS_AT_ONCE: Final = 5000
 MONEY_DIGITS: Final = 6  # behind the point
 _STREAMS: Final = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
@@ -32,21 +35,32 @@ def is_table(place: str) -> bool:
     return not place.endswith(FILE_SUFFIXES)
 
 
-def write_answer(answer: AuditAnswer, place: str) -> int:
+def write_answer(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -> int:
     """Write the answer's rows to a file of FILE_SUFFIXES, or as a Delta table to a directory, in place of what was
-    there; gives their number. A table needs a Spark session.
+    there; gives their number. A table needs a Spark session. `tell` hears how far it is.
 
     Raises:
         AuditError: it can't be written; what was there is still there.
     """
+    tell(f"writing {place}")
+    answer = replace(answer, rows=_tell_rows(answer.rows, tell))
     if is_table(place):
-        return _write_delta(answer, place)
+        return _write_delta(answer, place, tell)
     write = dict(zip(FILE_SUFFIXES, (_write_parquet, _write_csv, _write_ndjson), strict=True))[Path(place).suffix]
     try:
         with replace_file(Path(place)) as file:
             return write(answer, file)
     except OSError as error:
         raise AuditError(f"--output: {place}: {error.strerror}") from None
+
+
+def _tell_rows(rows: Iterable[FlatRow], tell: Callable[[str], None]) -> Iterator[FlatRow]:
+    said = time.monotonic()
+    for count, row in enumerate(rows):
+        if time.monotonic() - said >= PROGRESS_INTERVAL_S:
+            said = time.monotonic()
+            tell(f"… {count:,} rows")
+        yield row
 
 
 @contextmanager
@@ -112,7 +126,7 @@ def _write_parquet(answer: AuditAnswer, file: BinaryIO) -> int:
     return count
 
 
-def _write_delta(answer: AuditAnswer, place: str) -> int:
+def _write_delta(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -> int:
     import pyarrow as pa
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
@@ -126,7 +140,10 @@ def _write_delta(answer: AuditAnswer, place: str) -> int:
         known = schema.names
     if known != schema.names:
         raise AuditError(f"--output: {place} has a table with other columns: name another directory, or remove it")
-    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("overwrite").save(place)
+    tell(f"committing {table.num_rows:,} rows")
+    # Not coalesce: then a single task carries all rows, and where the driver lacks the memory to send it, Spark waits
+    # without an end.
+    spark.createDataFrame(table).repartition(1).write.format("delta").mode("overwrite").save(place)
     return int(table.num_rows)
 
 

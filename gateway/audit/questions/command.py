@@ -216,7 +216,7 @@ def _answer(
         about = {"by": list(by), **about}
         read = (reading.start_ms, report.sources, report.integrity)
         found = AnsweredQuestion(*read, kinds, rows, about, notes, reading.time_zone)
-        return cli.deliver_answer(make_answer(found), reading.options)
+        return cli.deliver_answer(make_answer(found), reading.options, tell)
 
 
 def _prepare_trend(options: argparse.Namespace, reading: SourceOptions) -> Callable[[], int]:

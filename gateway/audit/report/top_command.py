@@ -49,7 +49,7 @@ def _print_ranking(reading: SourceOptions, wish: RankingOptions) -> int:
     options = reading.options
     tell = cli.make_progress_printer(options.quiet)
     with cli.open_counted_records(reading, wish.query, tell) as records:
-        return cli.deliver_answer(top.ranking_answer(top.rank_groups(records, wish, tell)), options)
+        return cli.deliver_answer(top.ranking_answer(top.rank_groups(records, wish, tell)), options, tell)
 
 
 def _make_parser() -> argparse.ArgumentParser:

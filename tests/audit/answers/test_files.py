@@ -17,6 +17,7 @@ from pyarrow import parquet
 from gateway.audit import cli
 from gateway.audit.answers import files
 from gateway.audit.answers.answer import AuditAnswer, dump_json, render_answer
+from gateway.audit.batch.query import ignore_progress
 from gateway.audit.errors import AuditError
 from tests.audit.records import Row, interval
 
@@ -53,7 +54,7 @@ def test_json_and_yaml_are_as_if_they_had_been_made_at_once(rows: list[dict[str,
 
 def test_files_have_every_value(tmp_path: Path) -> None:
     for suffix in files.FILE_SUFFIXES:
-        assert files.write_answer(_answer(ROWS), str(tmp_path / f"x{suffix}")) == 2
+        assert files.write_answer(_answer(ROWS), str(tmp_path / f"x{suffix}"), ignore_progress) == 2
     assert parquet.read_table(tmp_path / "x.parquet").to_pylist() == ROWS
     lines = (tmp_path / "x.ndjson").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{**row, "price": str(row["price"])} for row in ROWS]
@@ -63,6 +64,18 @@ def test_files_have_every_value(tmp_path: Path) -> None:
     assert found[1:] == [
         [ROWS[0]["topic"], str(2**60), "0.1", "true", "0.1"], ["", "0", "", "false", "12.000001"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", files.FILE_SUFFIXES)
+def test_a_long_export_says_how_far_it_is(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    place = str(tmp_path / f"x{suffix}")
+    monkeypatch.setattr(files, "PROGRESS_INTERVAL_S", 0.0)
+    files.write_answer(_answer(ROWS), place, told.append)
+    assert told == [f"writing {place}", "… 0 rows", "… 1 rows"]
+    monkeypatch.undo()
+    files.write_answer(_answer(ROWS), place, told.append)
+    assert told[3:] == [f"writing {place}"]
 
 
 def test_a_client_s_name_is_no_formula_in_a_spreadsheet() -> None:
@@ -81,9 +94,9 @@ def test_a_client_s_name_begins_no_line_of_its_own() -> None:
 def test_a_sum_that_parquet_has_no_room_for_is_said(tmp_path: Path) -> None:
     large = _answer([ROWS[0] | {"bytes": 2**63}])
     with pytest.raises(AuditError, match=r"have 64 bits for a sum, and one is beyond: write .csv or .ndjson"):
-        files.write_answer(large, str(tmp_path / "x.parquet"))
+        files.write_answer(large, str(tmp_path / "x.parquet"), ignore_progress)
     assert not [*tmp_path.iterdir()]
-    assert files.write_answer(large, str(tmp_path / "x.csv")) == 1
+    assert files.write_answer(large, str(tmp_path / "x.csv"), ignore_progress) == 1
 
 
 def test_a_file_that_fails_halfway_leaves_the_one_before(tmp_path: Path) -> None:
@@ -96,7 +109,7 @@ def test_a_file_that_fails_halfway_leaves_the_one_before(tmp_path: Path) -> None
         path = tmp_path / f"x{suffix}"
         path.write_text("before")
         with pytest.raises(ZeroDivisionError):
-            files.write_answer(_answer(BrokenRows()), str(path))
+            files.write_answer(_answer(BrokenRows()), str(path), ignore_progress)
         assert path.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == len(files.FILE_SUFFIXES)
 
