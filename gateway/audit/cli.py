@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Generic, NoReturn, TextIO, TypeVar
 from zoneinfo import ZoneInfoNotFoundError
 
 from gateway.audit.answers.answer import CSV, NDJSON, AuditAnswer, render_answer
-from gateway.audit.answers.files import is_table
 from gateway.audit.answers.options import add_answer_options
 from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows, load_zone
 from gateway.audit.batch.query import AuditQuery, stream_report
@@ -287,8 +286,6 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
             "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
         )
     check_engine_option(options)
-    if getattr(options, "engine", AUTO) == LOCAL and writes_table(options):
-        exit_wrong_use("--engine local writes files: a Delta table is Spark's")
     time_zone = options.time_zone or "UTC"
     zone = _find_zone(time_zone)
     bounds = (("--from", options.start), ("--to", options.end))
@@ -354,13 +351,7 @@ def open_local_records(
 
 def _asks_for_spark(options: argparse.Namespace) -> bool:
     named = options.conf or options.jars or options.packages
-    return bool(named or has_given_session() or writes_table(options))
-
-
-def writes_table(options: argparse.Namespace) -> bool:
-    """Whether the answer goes into a Delta table."""
-    place = getattr(options, "destination", None)
-    return place is not None and is_table(place)
+    return bool(named or has_given_session())
 
 
 def open_records_within(reading: SourceOptions, tell: Callable[[str], None]) -> AbstractContextManager[AuditRecords]:
@@ -432,8 +423,9 @@ def open_records_with(
         check_reachable(options.bootstrap_servers)
     tell("starting Spark")
     is_long = spark_sources.spool_bytes(options.spool) > spark_session.LONG_READ_BYTES
-    needs = {"kafka": topic, "delta": writes_table(options)}
-    session = spark_session.open_session(conf, **needs, jars=options.jars, packages=options.packages, is_long=is_long)
+    session = spark_session.open_session(
+        conf, kafka=topic, jars=options.jars, packages=options.packages, is_long=is_long
+    )
     with keep_interruptible(session) as spark:
         ways.on_session(spark)
         ranges: list[list[AuditSource]] = [[]]

@@ -8,8 +8,9 @@ import os
 import re
 import secrets
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from gateway.audit.answers.answer import AuditAnswer, FlatRow, csv_lines, ndjson_lines
-from gateway.audit.errors import AuditError
+from gateway.audit.errors import AuditError, explain_storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,8 @@ def is_table(place: str) -> bool:
 
 def write_answer(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -> int:
     """Write the answer's rows to a file of FILE_SUFFIXES, or as a Delta table to a directory, in place of what was
-    there; gives their number. A table needs a Spark session. `tell` hears how far it is.
+    there; gives their number. Spark's session, if there is one, says where a path without a scheme is, and how to get
+    in. `tell` hears how far it is.
 
     Raises:
         AuditError: it can't be written; what was there is still there.
@@ -45,7 +47,7 @@ def write_answer(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -
     tell(f"writing {place}")
     answer = replace(answer, rows=_tell_rows(answer.rows, tell))
     if is_table(place):
-        return _write_delta(answer, place, tell)
+        return _write_delta(answer, place)
     write = dict(zip(FILE_SUFFIXES, (_write_parquet, _write_csv, _write_ndjson), strict=True))[Path(place).suffix]
     try:
         with replace_file(Path(place)) as file:
@@ -115,7 +117,7 @@ def _write_lines(lines: Iterable[str], file: BinaryIO) -> int:
     return count
 
 
-def _write_parquet(answer: AuditAnswer, file: BinaryIO) -> int:
+def _write_parquet(answer: AuditAnswer, file: BinaryIO | pa.NativeFile) -> int:
     from pyarrow import parquet
 
     schema, count = _arrow_schema(answer), 0
@@ -126,30 +128,39 @@ def _write_parquet(answer: AuditAnswer, file: BinaryIO) -> int:
     return count
 
 
-def _write_delta(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -> int:
-    import pyarrow as pa
-    from pyspark.errors import AnalysisException
+def _write_delta(answer: AuditAnswer, place: str) -> int:
+    schema = _arrow_schema(answer)
+    from deltalake.exceptions import DeltaError
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.active()
-    schema = _arrow_schema(answer)
-    table = pa.Table.from_batches(_arrow_batches(answer, schema), schema)
+    from gateway.audit.tables import storage, table_version
+
+    spark = SparkSession.getActiveSession()
+    root = storage.qualify_path(spark, place)
+    address, options = storage.local_path(root) or root, storage.find_storage_options(spark)
     try:
-        known = spark.read.format("delta").load(place).columns
-    except AnalysisException:  # there is none
-        known = schema.names
-    if known != schema.names:
-        raise AuditError(f"--output: {place} has a table with other columns: name another directory, or remove it")
-    tell(f"committing {table.num_rows:,} rows")
-    # Not coalesce: then a single task carries all rows, and where the driver lacks the memory to send it, Spark waits
-    # without an end.
-    spark.createDataFrame(table).repartition(1).write.format("delta").mode("overwrite").save(place)
-    return int(table.num_rows)
+        before = table_version.open_version(address, options)
+        if before is not None and before.column_names != {*schema.names}:
+            raise AuditError(f"--output: {place} has a table with other columns: name another directory, or remove it")
+        # Not by deltalake's write_deltalake: its threads ask for the rows, so Ctrl-C would wait for the last of them.
+        directory, name = storage.StorageDirectory(root, options), f"{uuid.uuid4()}.parquet"
+        try:
+            with directory.open_file(name) as file:
+                count = _write_parquet(answer, file)
+                size = file.tell()
+            table_version.replace_rows(address, options, schema, name, size, count)
+        except BaseException:
+            with suppress(AuditError):
+                directory.delete_files([name])
+            raise
+    except DeltaError as error:
+        raise AuditError(explain_storage_error(f"--output: {place}", error)) from error
+    return count
 
 
 def _arrow_schema(answer: AuditAnswer) -> pa.Schema:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise AuditError("Parquet and Delta tables need PyArrow: pip install 'produce-gateway[audit]'")
+    if not all(map(importlib.util.find_spec, ("pyarrow", "deltalake", "pyspark"))):
+        raise AuditError("Parquet and Delta tables need more Python packages: pip install 'produce-gateway[audit]'")
     import pyarrow as pa
 
     money = pa.decimal128(38, MONEY_DIGITS)

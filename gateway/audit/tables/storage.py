@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
+from pyarrow import NativeFile
 from pyarrow.fs import FileType, PyFileSystem
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
@@ -36,8 +37,9 @@ _SSL: Final = "spark.hadoop.fs.s3a.connection.ssl.enabled"
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
 
-def qualify_path(spark: SparkSession, root: str) -> str:
-    """The same place as a URI of Spark's, without a slash at its end; a path is one of the session's file system.
+def qualify_path(spark: SparkSession | None, root: str) -> str:
+    """The same place as a URI of Spark's, without a slash at its end; a path is one of the session's file system, or of
+    this machine's without one.
 
     Raises:
         AuditError: Spark and deltalake would take it for different places.
@@ -49,7 +51,7 @@ def qualify_path(spark: SparkSession, root: str) -> str:
         return f"{_LOCAL}/{root.removeprefix(_LOCAL).lstrip('/')}"
     if "://" in root:
         return root
-    scheme, host = _find_default_place(spark)
+    scheme, host = _find_default_place(spark) if spark is not None else ("file", "")
     if scheme == "file":
         return f"{_LOCAL}{Path(root).absolute()}"
     if not root.startswith("/"):
@@ -74,8 +76,10 @@ def local_path(root: str) -> str | None:
     return root.removeprefix(_LOCAL) if root.startswith(_LOCAL) else None
 
 
-def find_storage_options(spark: SparkSession) -> dict[str, str]:
+def find_storage_options(spark: SparkSession | None) -> dict[str, str]:
     """deltalake's options for the file systems that the session has settings for."""
+    if spark is None:
+        return {}
     found = {ours: value for theirs, ours in _S3_OPTIONS.items() if (value := _find_setting(spark, theirs))}
     endpoint = found.get("AWS_ENDPOINT_URL")
     if endpoint and "://" not in endpoint:
@@ -137,9 +141,15 @@ class StorageDirectory:
 
     def write_file(self, name: str, contents: bytes) -> None:
         """A file that is there whole or not at all, in the place of any other of that name."""
+        with self.open_file(name) as stream:
+            shutil.copyfileobj(io.BytesIO(contents), stream, _CHUNK_BYTES)
+
+    @contextmanager
+    def open_file(self, name: str) -> Iterator[NativeFile]:
+        """A new file, to be written; it is whole once this is left without an error."""
         # deltalake takes bytes alone, as which Arrow hands on what went through a buffer of its own.
         with self._translated_errors(), self._files.open_output_stream(name, buffer_size=2 * _CHUNK_BYTES) as stream:
-            shutil.copyfileobj(io.BytesIO(contents), stream, _CHUNK_BYTES)
+            yield stream
 
     def find_existing(self, names: Sequence[str]) -> list[str]:
         """Those of these files that there are."""

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class CommitConflict(Exception):
@@ -110,6 +114,23 @@ def open_version(address: str, options: Mapping[str, str] | None = None) -> Tabl
         return TableVersion(address, options)
     except TableNotFoundError:
         return None
+
+
+def replace_rows(address: str, options: Mapping[str, str], schema: pa.Schema, path: str, size: int, rows: int) -> None:
+    """Commit a file, which is there already, as all rows of a table; one is made where there is none. `path`: relative
+    to the table; `size`: bytes.
+
+    Raises:
+        DeltaError: it can't be done.
+    """
+    file = AddAction(path, size, {}, now_ms(), True, json.dumps({"numRecords": rows}))
+    columns = Schema.from_arrow(schema)
+    try:
+        table = DeltaTable(address, storage_options=dict(options))
+    except TableNotFoundError:
+        create_table_with_add_actions(address, columns, [file], "error", [], storage_options=dict(options))
+    else:
+        table.create_write_transaction([file], "overwrite", columns, [])
 
 
 def added_file(path: str, day: str, size: int, stats: str) -> AddAction:
