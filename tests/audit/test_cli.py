@@ -278,17 +278,6 @@ def test_the_ranking_is_local_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [(row["rank"], row["client_id"], row["finally_dropped_bytes"]) for row in answer["rows"]] == [(1, "a", 5)]
 
 
-def test_a_malformed_line_is_told_with_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [*interval(0), "rubbish", *interval(1), "rubbish", *interval(2, final=True)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    assert cli.main(["--spool", str(tmp_path), "--quiet"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line for line in told if "rubbish" in line] == ["  a.jsonl:2: rubbish", "  a.jsonl:4: rubbish"]
-    assert cli.main(["--spool", str(tmp_path), "--quiet", "-o", "json"]) == 0
-    samples = json.loads(capsys.readouterr().out)["integrity"]["malformed_samples"]
-    assert [(each["origin"], each["line"]) for each in samples] == [("a.jsonl", 2), ("a.jsonl", 4)]
-
-
 def test_changed_records_are_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, usage = tmp_path / "key", tmp_path / "usage-00000001-aa.jsonl"
     key.write_text("k" * 32 + "\n")

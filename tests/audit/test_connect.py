@@ -119,6 +119,8 @@ def test_a_server_asks_and_keeps_tables(server: str, kafka: EmbeddedCluster, tmp
     for question in (["--by", "reason", "--window", "1m"], ["top", "--by", "client_id"]):
         asked = [*question, "--tables", tables]
         assert _audit(*asked, remote=server) == _audit(*asked, "--engine", "local")
+    written = [*question, "--tables", tables, "--output", str(tmp_path / "ranking")]
+    assert _run(*written, remote=server) == _run(*written, "--engine", "local")  # the second one in place of the first
     refusal = "produce-gateway audit: stream: SPARK_REMOTE: not by Spark Connect; by spark-submit, or on one machine\n"
     _run("stream", *reading, "--output", tables, remote=server, said=(1, refusal))
 

@@ -309,7 +309,7 @@ def _count_condensed(condensed: DataFrame) -> dict[str, Any]:
 def _first_samples(malformed: DataFrame) -> list[dict[str, Any]]:
     # In an order of their own: that of files and partitions differs from run to run, and from engine to engine.
     first = malformed.orderBy("origin", "problem", "sample").limit(decoding.MAX_SAMPLES)
-    return [{**row.asDict(), "line": None} for row in first.collect()]
+    return [row.asDict() for row in first.collect()]
 
 
 def _count_copies(decoded: DataFrame) -> dict[str, int]:

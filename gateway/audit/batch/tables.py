@@ -311,7 +311,9 @@ def integrity_text(
     if trust.conflicts:
         lines.append(f"CONFLICT  {trust.conflicts:,} copies say something else than the record that was counted")
     lines += [f"MALFORMED  {count:,} x {problem}" for problem, count in trust.problems.items()]
-    lines += [f"  {_place_text(each)}: {escape_unprintable(each['sample'] or '')}" for each in trust.samples]
+    lines += [
+        f"  {escape_unprintable(each['origin'])}: {escape_unprintable(each['sample'] or '')}" for each in trust.samples
+    ]
     lines += [_gap_line(gap, zone) for gap in trust.gaps[:_MAX_LISTED]]
     lines += _more_lines(trust.gaps_total)
     lines += [_after_final_line(life, zone) for life in trust.after_final[:_MAX_LISTED]]
@@ -339,10 +341,6 @@ def _expired_lines(sources: Sequence[Mapping[str, Any]], from_ms: int | None) ->
                 f"EXPIRED  {escape_unprintable(source['name'])}: usage of days before {day} is not kept any more"
             )
     return found
-
-
-def _place_text(sample: Mapping[str, Any]) -> str:
-    return escape_unprintable(sample["origin"]) + (f":{sample['line']}" if sample["line"] else "")
 
 
 def _gap_line(gap: Mapping[str, Any], zone: str) -> str:

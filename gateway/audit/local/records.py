@@ -243,8 +243,7 @@ class _Run:
             try:
                 record = parse(value)
             except MalformedRecord as error:
-                line = None if batch.first_line is None else batch.first_line + i
-                self._malformed.add_malformed(str(error), value, batch.find_origin(i), line)
+                self._malformed.add_malformed(str(error), value, batch.find_origin(i))
                 continue
             key = (record.gateway, record.boot, record.worker)
             if held and (one := held.get((key, record.kind, record.seq, record.part))):

@@ -20,13 +20,12 @@ _IN_FOLDER: Final = (SPOOL_ENDING, *(f"{SPOOL_ENDING}{packed}" for packed in PAC
 
 class ValueBatch(NamedTuple):
     """Values one after the other. `find_origin`: where that one of them is from; `size`: how much of the part's size
-    they are; `first_line`: the number of the first one's line, if they are lines of a file.
+    they are.
     """
 
     values: list[bytes | None]
     find_origin: Callable[[int], str]
     size: int
-    first_line: int | None = None
 
 
 class SpoolSource:
@@ -88,8 +87,7 @@ def _read_lines(path: Path, size: int) -> Iterator[ValueBatch]:
         return path.name
 
     with path.open("rb") as file:
-        rest, left, line = b"", size, 1
-        is_first = True
+        rest, left, is_first = b"", size, True
         while left > 0:
             chunk = file.read(min(left, _CHUNK_BYTES))
             if not chunk:
@@ -102,7 +100,6 @@ def _read_lines(path: Path, size: int) -> Iterator[ValueBatch]:
             assert last is not None
             rest = last
             if lines:
-                yield ValueBatch(lines, find_origin, len(chunk), line)
-                line += len(lines)
+                yield ValueBatch(lines, find_origin, len(chunk))
         if rest:  # it may go on in what has been written since
-            yield ValueBatch([(rest + file.readline()).removesuffix(b"\n")], find_origin, 0, line)
+            yield ValueBatch([(rest + file.readline()).removesuffix(b"\n")], find_origin, 0)

@@ -159,20 +159,17 @@ class MalformedRecords:
         self.problems: Counter[str] = Counter()
         self._samples: list[dict[str, Any]] = []
 
-    def add_malformed(self, problem: str, value: bytes | None, origin: str, line: int | None = None) -> None:
-        """Count a value, and keep its beginning if it may be shown; `line`: its number in a file, where it is known."""
+    def add_malformed(self, problem: str, value: bytes | None, origin: str) -> None:
+        """Count a value, and keep its beginning if it may be shown."""
         self.problems[problem] += 1
-        self._samples.append({"origin": origin, "problem": problem, "sample": sample_text(value), "line": line})
+        self._samples.append({"origin": origin, "problem": problem, "sample": sample_text(value)})
         if len(self._samples) >= _KEPT_SAMPLES:
             self._samples = self.first_samples()
 
     def first_samples(self) -> list[dict[str, Any]]:
-        """MAX_SAMPLES at most, by origin, problem and sample, as Spark has them, which knows no lines; then by line."""
-
-        def order(each: dict[str, Any]) -> tuple[str, str, str, int]:
-            return each["origin"], each["problem"], each["sample"] or "", each["line"] or 0
-
-        return sorted(self._samples, key=order)[:MAX_SAMPLES]
+        """MAX_SAMPLES at most, by origin, problem and sample."""
+        ordered = sorted(self._samples, key=lambda each: (each["origin"], each["problem"], each["sample"] or ""))
+        return ordered[:MAX_SAMPLES]
 
 
 def _fields_fit(record: UsageRecord) -> bool:

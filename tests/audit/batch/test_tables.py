@@ -175,7 +175,7 @@ def test_everything_that_is_missing_is_named() -> None:
             changed=3, changed_lives=changed, unchecked=5,
             after_final=ended, after_final_total=1, gaps=gaps, gaps_total=30,
             incomplete=boots, incomplete_total=2, lost=1, conflicts=1, malformed=1,
-            problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None, "line": None}],
+            problems={"empty": 1}, samples=[{"origin": "0@7", "problem": "empty", "sample": None}],
         )
     )  # fmt: skip
     assert text.splitlines()[-12:] == [

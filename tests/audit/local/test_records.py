@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from gateway.audit.answers.windows import QUARTER_HOUR_MS, CalendarWindows
 from gateway.audit.batch import query, tables
 from gateway.audit.batch.query import AuditQuery, CountedRecords
 from gateway.audit.local.records import LocalRecords
-from gateway.audit.local.spool import SpoolSource, ValueBatch
+from gateway.audit.local.spool import SpoolSource
 from gateway.audit.report import report, top
 from gateway.audit.report.top import RankingOptions
 from policies import usage
@@ -140,13 +140,6 @@ def _truth(lines: Sequence[str], by: Sequence[str], window: int | None) -> dict[
     return truth(plain, by, window)
 
 
-class _UnnumberedLines(SpoolSource):
-    """As Spark has them."""
-
-    def read_batches(self, part: int = 0) -> Iterator[ValueBatch]:
-        return (batch._replace(first_line=None) for batch in super().read_batches(part))
-
-
 Open = Callable[[AuditQuery], AbstractContextManager[CountedRecords]]
 
 
@@ -206,7 +199,7 @@ def test_spark_answers_the_same_to_the_byte(
     (tmp_path / "empty.jsonl").touch()
     paths = [str(tmp_path), *([str(tmp_path / "usage-2*")] if copies else [])]
     keys = (KEY,) if copies else ()
-    local = LocalRecords([_UnnumberedLines(path) for path in paths], keys)
+    local = LocalRecords([SpoolSource(path) for path in paths], keys)
     sources = [replace(spark_sources.read_spool(spark, path), keys=keys) for path in paths]
     # With copies all records are read, for any question.
     bys = BYS[2:3] if copies else (BYS[0], BYS[3], BYS[4])
