@@ -148,11 +148,12 @@ def _write_delta(answer: AuditAnswer, place: str) -> int:
             with directory.open_file(name) as file:
                 count = _write_parquet(answer, file)
                 size = file.tell()
-            table_version.replace_rows(address, options, schema, name, size, count)
         except BaseException:
             with suppress(AuditError):
                 directory.delete_files([name])
             raise
+        # A commit that is interrupted may have been made all the same: then the file is the table's.
+        table_version.replace_rows(address, options, schema, name, size, count)
     except DeltaError as error:
         raise AuditError(explain_storage_error(f"--output: {place}", error)) from error
     return count

@@ -20,6 +20,7 @@ from gateway.audit.answers import files
 from gateway.audit.answers.answer import AuditAnswer, dump_json, render_answer
 from gateway.audit.batch.query import ignore_progress
 from gateway.audit.errors import AuditError
+from gateway.audit.tables import table_version
 from tests.audit.records import Row, interval
 
 if TYPE_CHECKING:
@@ -129,6 +130,22 @@ def test_a_table_that_fails_halfway_is_the_one_before(tmp_path: Path) -> None:
         files.write_answer(_answer(broken_rows()), str(place), ignore_progress)
     assert deltalake.DeltaTable(place).count() == len(ROWS)
     assert len([*place.glob("*.parquet")]) == 1
+
+
+def test_a_table_keeps_its_file_if_the_export_is_interrupted_behind_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = table_version.replace_rows
+
+    def commit_and_interrupt(*args: Any) -> None:
+        commit(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table_version, "replace_rows", commit_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_answer(_answer(ROWS), str(tmp_path / "sums"), ignore_progress)
+    (file,) = deltalake.DeltaTable(tmp_path / "sums").file_uris()
+    assert parquet.read_table(file).num_rows == len(ROWS)
 
 
 @pytest.mark.parametrize("place", ["x.json", "nowhere/x.csv"])
