@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 FleetKey = str
@@ -54,10 +55,12 @@ def quota_key(key: str, user: str | None, client_id: str | None, node_id: int | 
     return _encode_key([QUOTA, key, user, client_id, node_id])
 
 
+@lru_cache(maxsize=1024)
 def total_key(node_id: int) -> FleetKey:
     return _encode_key([TOTAL, node_id])
 
 
+@lru_cache(maxsize=1024)
 def total_out_key(node_id: int) -> FleetKey:
     """The key of a broker's `total.bytes.out.per.sec.threshold`, which all consumers with shares share."""
     return quota_key(CONSUMER_SHARES, None, None, node_id)

@@ -392,6 +392,13 @@ class ShareAllocator:
         """Whether the last `allocate_shares` could not process all changed limits."""
         return bool(self._dirty) and not self._waits
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing changes with time: no worker takes anything, and others know."""
+        return not (self._active_demands or self._unpublished or self._dirty or self.is_urgent) and (
+            self.frozen_at is None
+        )
+
     def allocate_shares(self, now: float, most: int | None = None) -> dict[str, ShareGrant]:
         """The shares that changed since workers got them. Call it a few times a second, and again at once while
         `is_behind`, which it may be only where it processes at most `most` limits at once.

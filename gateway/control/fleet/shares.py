@@ -33,6 +33,7 @@ from policies.text import one_line
 log = logging.getLogger("gateway.fleet")
 
 ALLOCATE_INTERVAL_S: Final = 0.1
+IDLE_INTERVAL_S: Final = 0.4  # while nothing changes; less than MAX_STEP_S
 VALID_CYCLES: Final = 3  # so long shares hold without being renewed …
 LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
 LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
@@ -119,6 +120,7 @@ class FleetControl:
         self._renew_at = 0.0
         self._refreshed_at = self._clock()
         self._wake = trio.Event()
+        self._is_idle = False  # `run` waits longer
         self._metrics = metrics
         self.exchange = None if exchange is None else exchange(self)
         self._allocator = None if self.exchange is None else shares.ShareAllocator(self.exchange.peers)
@@ -208,10 +210,13 @@ class FleetControl:
                 told.knows = _WorkerKnowledge.NOTHING  # it may have none any more, or only old ones
         if self._allocator.is_urgent:
             self._wake.set()
+        elif demand.demands:
+            self._wake_idle()
 
     def record_rates(self, worker: int, rates: WorkerRates) -> None:
         """The worker's rates to brokers."""
         self.rates.set_worker_rates(worker, rates)
+        self._wake_idle()
 
     # --- other gateways -----------------------------------------------------------------------------------------------
 
@@ -243,6 +248,7 @@ class FleetControl:
             self._wake.set()
         if heard.rates:
             self.rates.mark_peers_changed()
+            self._wake_idle()
 
     def on_peer_lost(self, peer: str) -> None:
         """The gateway was silent for too long, or has left."""
@@ -374,8 +380,25 @@ class FleetControl:
             if now - swept_at >= SWEEP_S:
                 swept_at = now
                 self.forget_idle_limits()
-            with trio.move_on_after(0.0 if self.is_behind else ALLOCATE_INTERVAL_S):
+            self._is_idle = self._is_settled
+            interval_s = IDLE_INTERVAL_S if self._is_idle else 0.0 if self.is_behind else ALLOCATE_INTERVAL_S
+            with trio.move_on_after(interval_s):
                 await self._wake.wait()
+            self._is_idle = False
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether nothing changes with time but what nobody waits for."""
+        if self.rates.is_due or not self.reach.decided.is_set():
+            return False
+        if self._allocator is None:
+            return True
+        return self._allocator.is_settled and not (self._limits_in_use.is_behind or self._limits_in_use.has_begun)
+
+    def _wake_idle(self) -> None:
+        """Something has changed: go on with the usual interval."""
+        if self._is_idle:
+            self._wake.set()
 
     def refresh_shares(self) -> None:
         """Check whether peers can be received, and allocate."""

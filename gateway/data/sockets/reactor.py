@@ -230,13 +230,14 @@ class SocketReactor(Generic[H]):
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, before_slice: Callable[[], None] = lambda: None) -> None:
         """Handle events until cancelled."""
         poller = self._poller
         self.shared.open_pipe()
         try:
             while True:
                 await trio.lowlevel.wait_readable(poller.fileno())
+                before_slice()
                 self._run_slice()
                 await trio.lowlevel.checkpoint()  # else trio may run this task before those that it made way for
         finally:
@@ -258,13 +259,14 @@ class SocketReactor(Generic[H]):
             self._close_failed,
         )
 
-    async def run_timers(self) -> None:
+    async def run_timers(self, before_turn: Callable[[], None] = lambda: None) -> None:
         """End mutes and other waits when their time has come."""
         timers = self._timers
         while True:
             self._timer_set = trio.Event()
             with trio.move_on_at(timers[0][0] if timers else float("inf")):
                 await self._timer_set.wait()
+            before_turn()
             now = trio.current_time()
             while timers and timers[0][0] <= now:
                 link = heapq.heappop(timers)[2]

@@ -12,6 +12,7 @@ from gateway.data.connecting.connections import WorkerConnections
 from gateway.data.relay.relief import relieve_memory
 from gateway.data.shared.uplink import ControlUplink
 from gateway.data.shared.worker_state import WorkerState
+from gateway.data.worker.idle import IdleWatch
 from gateway.data.worker.intervals import INTERVAL_S, UnspooledIntervals
 from policies.quotas.quota_limiters import ALLOCATE_S
 from policies.thresholds.pacing import PACE_S
@@ -20,7 +21,10 @@ GAUGES_S = 0.25
 
 
 class PeriodicTasks:
-    """The worker's periodic work. `run` has to be running; call `wake_tasks` and `report_rates` after changes."""
+    """The worker's periodic work. `run` has to be running; call `wake_tasks` and `report_rates` after changes.
+
+    `idle_watch`: what tasks sleep in that have nothing to do without traffic.
+    """
 
     def __init__(
         self, world: WorkerState, connections: WorkerConnections, intervals: UnspooledIntervals, uplink: ControlUplink
@@ -34,6 +38,7 @@ class PeriodicTasks:
         self._pacing_due = trio.Event()
         self._allocation_due = trio.Event()
         self._engine.groups.wake_pacer = self.wake_tasks
+        self.idle_watch = IdleWatch(self._count_bytes, lambda: self._reactor.budget.used_bytes > 0, self._pace_limits)
         self._latencies_reported_at = trio.current_time()
 
     async def run(self) -> None:
@@ -80,11 +85,20 @@ class PeriodicTasks:
         """Keep the buckets of delaying thresholds and of resource groups up to date, while there are any."""
         while True:
             if self._engine.needs_pacing:
-                self._engine.pace_limits(trio.current_time())
-                await trio.sleep(PACE_S)
+                self._pace_limits(trio.current_time())
+                await self.idle_watch.sleep(PACE_S)
             else:
                 self._pacing_due = trio.Event()
                 await self._pacing_due.wait()
+
+    def _pace_limits(self, now: float) -> None:
+        if self._engine.needs_pacing:
+            self._engine.pace_limits(now)
+
+    def _count_bytes(self) -> int:
+        """The bytes that were produced, or fetched where that counts."""
+        produced = sum(broker.total_bytes for broker in self._engine.brokers.values())
+        return produced + sum(self._world.quotas.fetched_bytes.values())
 
     async def _allocate_shares(self) -> None:
         """Allocate shares of client quotas, while there are any."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from gateway.channel import DemandReport, LimitShares, ToControl
+from gateway.data.worker.idle import IdleWatch
 from policies.fleet import demand
 from policies.fleet.keys import FleetKey, total_key, total_out_key
 from policies.fleet.shares import FLOORS
@@ -38,11 +39,13 @@ class ShareReporter:
         post: Callable[[ToControl], bool],
         log: Callable[[str, str], None],
         is_heard: Callable[[], bool],
+        idle_watch: IdleWatch,
     ) -> None:
         self._engine = engine
         self._post = post
         self._log = log
         self._is_control_reading = is_heard
+        self._idle_watch = idle_watch
         self._demand = demand.DemandMeter()
         self._totals: dict[FleetKey, int] = {}  # what brokers had got at the last look
         self._is_alone = True
@@ -65,6 +68,7 @@ class ShareReporter:
     def on_control_started(self) -> None:
         """There is a new control process, which knows nothing of this worker."""
         self._reports_all = True
+        self._idle_watch.wake_sleepers()
 
     def on_control_lost(self) -> None:
         """Control is gone; from now on other gateways hear nothing of this one."""
@@ -83,7 +87,10 @@ class ShareReporter:
                 await self._fleet_joined.wait()
             if self._is_control_reading():
                 self.report_demand(quotas, trio.current_time())
-            await trio.sleep(demand.SAMPLE_S)
+            if self._reports_all or not self._demand.is_idle:
+                await trio.sleep(demand.SAMPLE_S)
+            else:
+                await self._idle_watch.sleep(demand.SAMPLE_S)
 
     def report_demand(self, quotas: QuotaLimiters, now: float) -> None:
         """Measure the demand since the last measurement, and report the changes to control."""

@@ -79,13 +79,16 @@ class DataPlane:
         )
         self.listing = ConnectionListing(lambda: iter(self.connections.reactor.links), uplink.post_if_reading)
         self.connections.reactor.is_hurried = self._is_hurried
-        self.share_reporter = ShareReporter(engine, uplink.post_if_reading, uplink.log, lambda: uplink.is_connected)
+        self.share_reporter = ShareReporter(
+            engine, uplink.post_if_reading, uplink.log, lambda: uplink.is_connected, self.periodic_tasks.idle_watch
+        )
 
     async def run(self) -> None:
         """Relay until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.connections.reactor.run)
-            nursery.start_soon(self.connections.reactor.run_timers)
+            wake_sleepers = self.periodic_tasks.idle_watch.wake_sleepers
+            nursery.start_soon(self.connections.reactor.run, wake_sleepers)
+            nursery.start_soon(self.connections.reactor.run_timers, wake_sleepers)
             nursery.start_soon(self.periodic_tasks.run)
             nursery.start_soon(self.storage_follower.run)
             nursery.start_soon(self.share_reporter.run_reports, self.world.quotas)

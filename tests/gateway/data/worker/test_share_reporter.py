@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from gateway.channel import DemandReport, LimitShares
+from gateway.data.worker.idle import IdleWatch
 from gateway.data.worker.share_reporter import LATE_S, MAX_PER_MESSAGE, ShareReporter
 from policies.engine import PolicyEngine
 from policies.fleet.demand import FORGET_S, MAX_SMOOTH_S, SAMPLE_S
@@ -28,6 +29,8 @@ TOTAL = total_key(1)
 GOLD = group_key("gold", "publish", "bytes")
 ALICE = quota_key("producer_byte_rate.bps", "alice", None, None)
 
+AWAKE = IdleWatch(lambda: 0, lambda: True, lambda now: None)  # of a worker that is never idle
+
 
 class Stage:
     """A reporter with an engine, quotas, and a control that reads its messages or not."""
@@ -39,7 +42,7 @@ class Stage:
         self.logged: list[str] = []
         self.hears = True
         self.reporter = ShareReporter(
-            self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears
+            self.engine, self._post, lambda _, text: self.logged.append(text), lambda: self.hears, AWAKE
         )
         self.now = now
 

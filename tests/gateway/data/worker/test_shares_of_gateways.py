@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from gateway.channel import DemandReport, ToControl
+from gateway.data.worker.idle import IdleWatch
 from gateway.data.worker.share_reporter import ShareReporter
 from policies.engine import PolicyEngine
 from policies.fleet.demand import SAMPLE_S
@@ -45,7 +46,8 @@ class Worker:
         self.quotas.set_quotas(quotas, 0.0)
         self.quotas.set_totals_out(TOTAL, {})
         self.told: dict[str, LimitDemand] = {}
-        self.reporter = ShareReporter(self.engine, self._post, lambda *_: None, lambda: True)
+        awake = IdleWatch(lambda: 0, lambda: True, lambda _: None)
+        self.reporter = ShareReporter(self.engine, self._post, lambda *_: None, lambda: True, awake)
         self._counted = 0
 
     def _post(self, message: ToControl) -> bool:
