@@ -1,5 +1,5 @@
-# The two engines of the audit, and where each belongs: Spark for clusters, large inputs and what writes tables, the
-# local one (local/) for what one machine reads in minutes without Java.
+# The two engines of the audit, and where each belongs: Spark for clusters, large inputs, `stream` and the upkeep of its
+# tables, the local one (local/) for what one machine reads in minutes without Java.
 
 from __future__ import annotations
 

@@ -478,11 +478,12 @@ class Judge(Observer):
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
-    def on_fetched(self, node_id: int, client_id: str, size: int) -> None:
-        for name in ("dispatch", (client_id, node_id, "fetch")):
+    def on_fetched(self, node_id: int, client_id: str, size: int, records_size: int) -> None:
+        """Quotas count whole answers (KIP-546), groups the records in them (PIP-82)."""
+        for name, counted in (("dispatch", records_size), ((client_id, node_id, "fetch"), size)):
             limit = self.limits.get(name)
             if limit is not None:
-                limit.taken += size
+                limit.taken += counted
 
     def on_throttled_fetch(self, consumer: Consumer, throttle_ms: int) -> None:
         self.counts["throttled fetches"] += 1

@@ -190,8 +190,8 @@ class Observer:
     def on_unauthenticated(self, api: int) -> None:
         """A request of that API came before its client had authenticated."""
 
-    def on_fetched(self, node_id: int, client_id: str, size: int) -> None:
-        """A Fetch answer of `size` bytes without its size prefix."""
+    def on_fetched(self, node_id: int, client_id: str, size: int, records_size: int) -> None:
+        """A Fetch answer of `size` bytes without its size prefix, `records_size` of them records."""
 
     def on_disk_full(self, node_id: int) -> None:
         """A batch didn't fit on that broker's disk."""
@@ -523,7 +523,8 @@ class _Served:
             cluster.agenda.at(self._free_at, partial(self._fetch, head, is_late=True))
             return
         answer = wire.encode_fetch_answer(head.version, head.correlation, found)
-        cluster.observer.on_fetched(self.broker.node_id, head.client_id or "", len(answer) - 4)
+        records_size = sum(len(each.records) for each in found)
+        cluster.observer.on_fetched(self.broker.node_id, head.client_id or "", len(answer) - 4, records_size)
         self.end.send(answer)
 
     def _handle(self, frame: bytes) -> None:
