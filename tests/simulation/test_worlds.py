@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
 
+from policies.engine import PolicyEngine
+from policies.thresholds.pacing import PACE_S, ThresholdPacer
+from policies.verdict import Verdict
 from tests.simulation.judge import Judge
 from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
@@ -107,6 +111,31 @@ def test_what_ends_a_world_early_is_what_it_says(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BaseExceptionGroup) as raised:
         World(make_plan(1, HOURS, theme="group", calm=True)).run()
     assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_worker_without_traffic_sleeps_and_no_request_finds_limits_out_of_date(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paced, oldest_s = [], [0.0]
+    pace_limits, judge_request = PolicyEngine.pace_limits, ThresholdPacer.judge_request
+
+    def pace(engine: PolicyEngine, now: float) -> None:
+        paced.append(now)
+        pace_limits(engine, now)
+
+    def judge(pacer: ThresholdPacer, *args: Any) -> Verdict | None:
+        oldest_s.append(trio.current_time() - paced[-1])
+        return judge_request(pacer, *args)
+
+    monkeypatch.setattr(PolicyEngine, "pace_limits", pace)
+    monkeypatch.setattr(ThresholdPacer, "judge_request", judge)
+    topics = {"acme.orders.new": 2}
+    clients = (ClientPlan("librdkafka", "app-0", topics, 50_000.0, 3_000, (0,)),)
+    world = World(Plan(1, 600.0, "total", 100_000.0, 1, 1, topics, clients, (), has_nights=True))
+    assert world.run().violations == []
+    assert len(paced) < 6_000  # of 12,000: the first 90 s are a day
+    assert len(oldest_s) > 20
+    assert max(oldest_s) <= 1.2 * PACE_S
 
 
 def test_a_world_ends_when_it_has_shown_what_it_is_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
