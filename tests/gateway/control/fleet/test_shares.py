@@ -21,6 +21,7 @@ from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
 from gateway.control.fleet.shares import (
     ALLOCATE_INTERVAL_S,
+    IDLE_INTERVAL_S,
     MAX_ALLOCATED,
     MAX_LOOKED_UP,
     MAX_REPORTED,
@@ -806,6 +807,37 @@ async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
     await trio.testing.wait_all_tasks_blocked()
     assert play.exchange.hurries == before + 1
     assert trio.current_time() == began
+
+
+async def test_shares_are_allocated_seldom_while_no_limit_is_in_use_and_at_once_when_one_is(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play, times = two(), []
+    hurries(play, (GOLD, 75.0))
+    refresh_shares, ahead = play.fleet.refresh_shares, play.now - trio.current_time()
+
+    def refresh() -> None:
+        times.append(trio.current_time())
+        play.now = times[-1] + ahead
+        play.fleet.record_heard(0)
+        refresh_shares()
+
+    async def count_in(seconds: float) -> int:
+        before = len(times)
+        await trio.sleep(seconds)
+        return len(times) - before
+
+    monkeypatch.setattr(play.fleet, "refresh_shares", refresh)
+    nursery.start_soon(play.fleet.run)
+    assert await count_in(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
+    play.use(0, (GOLD, 0.0))
+    play.report()
+    await trio.sleep(1.0)
+    assert await count_in(10.0) <= 1.1 * 10.0 / IDLE_INTERVAL_S
+    play.use(0, (GOLD, 5.0))
+    await trio.testing.wait_all_tasks_blocked()
+    assert times[-1] == trio.current_time()
+    assert await count_in(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
 
 
 def test_a_gateway_whose_last_peer_has_gone_has_nothing_to_deal_out() -> None:
