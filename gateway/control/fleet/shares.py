@@ -210,8 +210,6 @@ class FleetControl:
                 told.knows = _WorkerKnowledge.NOTHING  # it may have none any more, or only old ones
         if self._allocator.is_urgent:
             self._wake.set()
-        elif demand.demands:
-            self._wake_idle()
 
     def record_rates(self, worker: int, rates: WorkerRates) -> None:
         """The worker's rates to brokers."""
