@@ -162,7 +162,7 @@ class PolicyEngine:
 
     @property
     def needs_pacing(self) -> bool:
-        """Whether `pace_limits` has to be called every pacing.PACE_S."""
+        """Whether `pace_limits` has to be called every pacing.PACE_S; without traffic before the next request."""
         rules = self._rules
         return self.groups.needs_pacing or (
             rules.has_total and (rules.delays_under(self._effect) or (rules.burst_s > 0.0 and self.fleet.has_others))
@@ -219,9 +219,7 @@ class PolicyEngine:
         broker.errors.uncounted += size
 
     def pace_limits(self, now: float) -> None:
-        """Bring `over` up to date where thresholds delay and for groups; to be called every PACE_S while
-        `needs_pacing`.
-        """
+        """Bring `over` up to date where thresholds delay and for groups; see `needs_pacing`."""
         self._now = now
         if self.groups.needs_pacing:
             self.groups.pace_limits(now)

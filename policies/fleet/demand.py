@@ -147,10 +147,9 @@ class DemandMeter:
                 seen.reported_at = now
         return news
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether all limits are idle, and reported as such."""
-        return all(seen.reported is IDLE for seen in self._by_key.values())
+    def is_idle(self, now: float) -> bool:
+        """Whether all limits are idle, and none is reported as anything else."""
+        return all(seen.is_idle(now) and seen.reported in (None, IDLE) for seen in self._by_key.values())
 
     def forget_reports(self) -> None:
         """Control has no report of this worker: everything is new."""

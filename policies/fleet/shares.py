@@ -395,9 +395,9 @@ class ShareAllocator:
     @property
     def is_settled(self) -> bool:
         """Whether nothing changes with time: no worker takes anything, and others know."""
-        return not (self._active_demands or self._unpublished or self._dirty or self.is_urgent) and (
-            self.frozen_at is None
-        )
+        if self._active_demands or self._unpublished or self._dirty or self.is_urgent:
+            return False
+        return self.frozen_at is None or self._step == _DECAY_STEPS
 
     def allocate_shares(self, now: float, most: int | None = None) -> dict[str, ShareGrant]:
         """The shares that changed since workers got them. Call it a few times a second, and again at once while

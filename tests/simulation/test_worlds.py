@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -136,6 +137,7 @@ def test_a_worker_without_traffic_sleeps_and_no_request_finds_limits_out_of_date
     assert len(paced) < 6_000  # of 12,000: the first 90 s are a day
     assert len(oldest_s) > 20
     assert max(oldest_s) <= 1.2 * PACE_S
+    assert min(after - before for before, after in pairwise(paced)) >= 0.9 * PACE_S
 
 
 def test_a_world_ends_when_it_has_shown_what_it_is_to_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from policies.text import one_line
 log = logging.getLogger("gateway.fleet")
 
 ALLOCATE_INTERVAL_S: Final = 0.1
-IDLE_INTERVAL_S: Final = 0.4  # while nothing changes; less than MAX_STEP_S
+IDLE_INTERVAL_S: Final = 0.4  # while nothing changes; less than MAX_STEP_S, as a sleep may take longer
 VALID_CYCLES: Final = 3  # so long shares hold without being renewed …
 LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
 LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
@@ -391,7 +391,9 @@ class FleetControl:
             return False
         if self._allocator is None:
             return True
-        return self._allocator.is_settled and not (self._limits_in_use.is_behind or self._limits_in_use.has_begun)
+        if self._limits_in_use.is_behind or self._limits_in_use.has_begun:
+            return False
+        return self._allocator.gateway_count == 1 or self._allocator.is_settled
 
     def _wake_idle(self) -> None:
         """Something has changed: go on with the usual interval."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -44,6 +45,7 @@ class WorkerConnections:
         accepted_count: connections received on the present channel.
         addresses: open connections by client address.
         arrivals: connections that have not sent a request yet.
+        before_opening: called before a connection's first request is looked at.
     """
 
     def __init__(self, world: WorkerState, uplink: ControlUplink) -> None:
@@ -57,6 +59,7 @@ class WorkerConnections:
         bench = TlsWorkspace()
         self.dialler = BrokerDialler(world, uplink, bench)
         self.arrivals = ClientArrivals(world, uplink, self.addresses, bench)
+        self.before_opening: Callable[[], None] = lambda: None
         self._accepting_count = self._dialling_count = 0
         self._draining = False
         life = os.urandom(3).hex()  # numbers begin anew with every worker
@@ -157,6 +160,7 @@ class WorkerConnections:
             link = TlsLink(self.reactor, session, client, dialled.sock, arriving.peer, opened.tls, *of_upstream)
         link.connection_id = arriving.connection_id
         link.client.inbound.prepend_bytes(opened.head)
+        self.before_opening()
         try:
             link.open()
         except OSError:  # the client is gone already

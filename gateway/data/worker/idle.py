@@ -1,6 +1,6 @@
 # When a worker's periodic tasks may run seldom: while it has had no traffic for a while. They sleep in an IdleWatch,
-# which the reactor wakes before it handles what came, so that the first request of a burst finds everything as it
-# would be if they had never slept.
+# which is woken before events, timers and messages from control are handled, so that the first request of a burst finds
+# limits as up to date as any other.
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Final
 
 import trio
 
-QUIET_S: Final = 3.0  # without a byte, and no request in flight
-IDLE_INTERVAL_S: Final = 1.0  # between two turns of a periodic task while the worker is idle
+QUIET_S: Final = 3.0  # in which no byte was counted, and none of a client was kept
+# Between two turns of a periodic task while the worker is idle. With CLAIM_S less than claims are valid for.
+IDLE_INTERVAL_S: Final = 0.9
 
 
 class IdleWatch:
@@ -19,7 +20,7 @@ class IdleWatch:
 
     Args:
         count_bytes: the bytes of all traffic so far.
-        is_holding: whether there are requests that are not answered, or not whole.
+        is_holding: whether bytes of clients are kept: of requests that wait, or are not whole.
         catch_up: called with the time when the worker stops being idle, before anything else is done.
     """
 

@@ -39,7 +39,8 @@ class PeriodicTasks:
         self._allocation_due = trio.Event()
         self._engine.groups.wake_pacer = self.wake_tasks
         self.idle_watch = IdleWatch(self._count_bytes, lambda: self._reactor.budget.used_bytes > 0, self._pace_limits)
-        self._latencies_reported_at = trio.current_time()
+        connections.before_opening = self.idle_watch.wake_sleepers
+        self._paced_at = self._latencies_reported_at = trio.current_time()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -84,7 +85,10 @@ class PeriodicTasks:
     async def _run_pacing(self) -> None:
         """Keep the buckets of delaying thresholds and of resource groups up to date, while there are any."""
         while True:
-            if self._engine.needs_pacing:
+            if self._engine.groups.needs_pacing:  # topics of groups were in use lately; of many, some get their turn
+                self._pace_limits(trio.current_time())
+                await trio.sleep(PACE_S)
+            elif self._engine.needs_pacing:
                 self._pace_limits(trio.current_time())
                 await self.idle_watch.sleep(PACE_S)
             else:
@@ -92,7 +96,9 @@ class PeriodicTasks:
                 await self._pacing_due.wait()
 
     def _pace_limits(self, now: float) -> None:
-        if self._engine.needs_pacing:
+        """Also before the first event after a sleep; not much more often than every PACE_S all the same."""
+        if self._engine.needs_pacing and now - self._paced_at >= 0.9 * PACE_S:
+            self._paced_at = now
             self._engine.pace_limits(now)
 
     def _count_bytes(self) -> int:

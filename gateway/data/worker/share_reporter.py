@@ -87,7 +87,7 @@ class ShareReporter:
                 await self._fleet_joined.wait()
             if self._is_control_reading():
                 self.report_demand(quotas, trio.current_time())
-            if self._reports_all or not self._demand.is_idle:
+            if self._reports_all or not self._demand.is_idle(trio.current_time()):
                 await trio.sleep(demand.SAMPLE_S)
             else:
                 await self._idle_watch.sleep(demand.SAMPLE_S)
@@ -175,6 +175,7 @@ class ShareReporter:
         else:
             self._engine.fleet.revoke_grants(now)
             self._reports_all = True  # the next control has to send all shares again
+            self._idle_watch.wake_sleepers()
             self._log(
                 "warning",
                 "limits of the fleet: no update arrived in time, and other gateways divide this one's shares: until"

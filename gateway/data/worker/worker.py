@@ -97,6 +97,7 @@ class DataPlane:
 
     def apply_message(self, message: ToWorker) -> None:
         """Apply a message from control, of any kind but connections and the end."""
+        self.periodic_tasks.idle_watch.wake_sleepers()  # requests may go on with it
         now = trio.current_time()
         match message:
             case SnapshotBundle(parts):

@@ -209,6 +209,20 @@ def test_a_line_that_waits_and_takes_nothing_is_not_idle() -> None:
     assert uses([0.0] * 40, hungry=True) == [LimitDemand(0.0, True)]
 
 
+def test_a_meter_is_idle_from_when_its_limits_are_until_something_is_taken() -> None:
+    demand = DemandMeter()
+    assert demand.is_idle(0.0)
+    play([EACH] * SECOND, demand=demand)
+    assert not demand.is_idle(1.0)
+    play([0.0] * SECOND, hungry=True, demand=demand, start=1.0)
+    assert not demand.is_idle(2.0)
+    demand.record_use(KEY, 0.0, False, 2.0 + SAMPLE_S)
+    play([0.0] * SECOND, demand=demand, start=2.0)
+    assert demand.is_idle(3.0)  # though it told a rate of 0 before
+    play([EACH], demand=demand, start=3.0)
+    assert not demand.is_idle(3.0 + SAMPLE_S)
+
+
 def line(factor: float = 1.0) -> FleetLimiter:
     fleet = FleetShares()
     fleet.update_grants({}, 2, 2.0, 0.0)

@@ -809,35 +809,80 @@ async def test_urgent_changes_are_told_at_once_and_the_rest_at_the_next_look(
     assert trio.current_time() == began
 
 
+class Looks:
+    """How often `run` allocates, with a clock that goes on."""
+
+    def __init__(self, play: Fleet, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times: list[float] = []
+        self._play = play
+        self._refresh_shares, self._ahead = play.fleet.refresh_shares, play.now - trio.current_time()
+        monkeypatch.setattr(play.fleet, "refresh_shares", self._refresh)
+        nursery.start_soon(play.fleet.run)
+
+    def _refresh(self) -> None:
+        self.times.append(trio.current_time())
+        self._play.now = self.times[-1] + self._ahead
+        self._play.fleet.record_heard(0)
+        self._refresh_shares()
+
+    async def are_usual(self) -> bool:
+        return await self._count(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
+
+    async def are_seldom(self) -> bool:
+        return await self._count(10.0) <= 1.1 * 10.0 / IDLE_INTERVAL_S
+
+    async def _count(self, seconds: float) -> int:
+        before = len(self.times)
+        await trio.sleep(seconds)
+        return len(self.times) - before
+
+
 async def test_shares_are_allocated_seldom_while_no_limit_is_in_use_and_at_once_when_one_is(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play, times = two(), []
+    play = two()
     hurries(play, (GOLD, 75.0))
-    refresh_shares, ahead = play.fleet.refresh_shares, play.now - trio.current_time()
-
-    def refresh() -> None:
-        times.append(trio.current_time())
-        play.now = times[-1] + ahead
-        play.fleet.record_heard(0)
-        refresh_shares()
-
-    async def count_in(seconds: float) -> int:
-        before = len(times)
-        await trio.sleep(seconds)
-        return len(times) - before
-
-    monkeypatch.setattr(play.fleet, "refresh_shares", refresh)
-    nursery.start_soon(play.fleet.run)
-    assert await count_in(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
+    looks = Looks(play, nursery, monkeypatch)
+    assert await looks.are_usual()
     play.use(0, (GOLD, 0.0))
     play.report()
     await trio.sleep(1.0)
-    assert await count_in(10.0) <= 1.1 * 10.0 / IDLE_INTERVAL_S
+    assert await looks.are_seldom()
     play.use(0, (GOLD, 5.0))
     await trio.testing.wait_all_tasks_blocked()
-    assert times[-1] == trio.current_time()
-    assert await count_in(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
+    assert looks.times[-1] == trio.current_time()
+    assert await looks.are_usual()
+
+
+async def test_shares_are_allocated_seldom_once_the_last_peer_has_left(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = two()
+    hurries(play, (GOLD, 75.0))
+    looks = Looks(play, nursery, monkeypatch)
+    assert await looks.are_usual()
+    play.exchange.peers.lose("gw-2#1")
+    play.fleet.on_peer_lost("gw-2#1")
+    await trio.sleep(90.0)  # what it brought to brokers fades
+    assert await looks.are_seldom()
+
+
+async def test_shares_are_allocated_seldom_without_the_exchange_once_they_have_become_even(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = two()
+    hurries(play, (GOLD, 75.0))
+    looks = Looks(play, nursery, monkeypatch)
+    await trio.sleep(1.0)
+    play.use(0, (GOLD, 0.0))
+    play.report()
+    await trio.sleep(10.0)
+    assert await looks.are_seldom()
+    play.fleet.on_exchange_state(False)
+    assert await looks.are_usual()
+    await trio.sleep(90.0)
+    assert play.fleet.state == "fallback"
+    assert await looks.are_seldom()
 
 
 def test_a_gateway_whose_last_peer_has_gone_has_nothing_to_deal_out() -> None:
