@@ -62,7 +62,8 @@ def publish(kafka: EmbeddedCluster) -> Iterator[Any]:
         forever = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**60)}
         admin.create_topics([NewTopic(name, 3, 1, config=forever)])[name].result(60)
         made.append(name)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        # In order, also where the broker is late: what is read from an offset on depends on it.
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
         choose = random.Random(len(log)).randrange
         for at, line in sorted(log, key=lambda each: each[0]):
             producer.produce(name, line, partition=choose(3), timestamp=at)
