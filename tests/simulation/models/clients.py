@@ -272,7 +272,7 @@ class Client:
         self._connections: dict[int, _Connection] = {}
         self._control: ModelEnd | None = None
         self._control_calls: dict[int, tuple[Callable[[bytes], None], Entry]] = {}
-        self._control_dialling = False
+        self._control_dialling = self._is_control_greeted = False
         self._control_failures = 0
         self._metadata_at = -1e9
         self._metadata_asked = False
@@ -376,7 +376,7 @@ class Client:
 
     def _control_joined(self, end: ModelEnd) -> None:
         self._control_dialling = False
-        self._control = end
+        self._control, self._is_control_greeted = end, False
         frames = Frames()
 
         def receive(data: bytes) -> None:
@@ -414,6 +414,7 @@ class Client:
             return None
 
     def _begin_metadata(self) -> None:
+        self._is_control_greeted = True
         self._metadata_asked = False
         self._ask_metadata()
         self._ask_producer()
@@ -443,6 +444,11 @@ class Client:
         pause = min(1.0, 0.05 * 2 ** min(self._control_failures, 5)) * self._chance.uniform(0.8, 1.2)
         self._agenda.after(pause, self._redial_control)
 
+    def _find_control(self) -> ModelEnd | None:
+        """The connection to ask on; None: it isn't there, or hasn't authenticated. All is asked again once it has."""
+        self._redial_control()
+        return self._control if self._is_control_greeted else None
+
     def _redial_control(self) -> None:
         if self._control is None:
             self._dial_control()
@@ -459,13 +465,12 @@ class Client:
     def _ask_metadata(self) -> None:
         if self._metadata_asked:
             return
-        if self._control is None:
-            self._redial_control()
+        if (control := self._find_control()) is None:
             return
         self._metadata_asked = True
         correlation, version = self._next_correlation(), self.profile.metadata_version
-        self._expect(correlation, self._on_metadata, self._control)
-        self._control.send(wire.encode_metadata(version, correlation, self.client_id, list(self.topics)))
+        self._expect(correlation, self._on_metadata, control)
+        control.send(wire.encode_metadata(version, correlation, self.client_id, list(self.topics)))
 
     def _on_metadata(self, frame: bytes) -> None:
         self._metadata_asked = False
@@ -489,13 +494,12 @@ class Client:
     def _ask_producer(self) -> None:
         if not self.profile.is_idempotent or self._producer[0] >= 0 or self._is_producer_asked:
             return
-        if self._control is None:
-            self._redial_control()
+        if (control := self._find_control()) is None:
             return
         self._is_producer_asked = True
         correlation = self._next_correlation()
-        self._expect(correlation, self._on_producer, self._control)
-        self._control.send(wire.encode_init_producer_id(2, correlation, self.client_id))
+        self._expect(correlation, self._on_producer, control)
+        control.send(wire.encode_init_producer_id(2, correlation, self.client_id))
 
     def _on_producer(self, frame: bytes) -> None:
         self._is_producer_asked = False

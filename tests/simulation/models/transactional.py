@@ -233,12 +233,11 @@ class TransactionalClient(Client):
 
     def ask_control(self, make: Callable[[int], bytes], then: Callable[[bytes], None]) -> bool:
         """On the connection to any broker; False: there is none just now."""
-        if self._control is None:
-            self._redial_control()
+        if (control := self._find_control()) is None:
             return False
         correlation = self._next_correlation()
-        self._expect(correlation, then, self._control)
-        self._control.send(make(correlation))
+        self._expect(correlation, then, control)
+        control.send(make(correlation))
         return True
 
     def dial(
