@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.channel import WorkerGauges
+from gateway.control.metrics.registry import GatewayMetrics
+from gateway.data.relay.links import RelayLink
+from gateway.data.worker.worker import DataPlane
 from policies.engine import PolicyEngine
 from policies.thresholds.pacing import PACE_S, ThresholdPacer
-from policies.verdict import Verdict
 from tests.simulation.judge import Judge
 from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
@@ -114,30 +117,58 @@ def test_what_ends_a_world_early_is_what_it_says(monkeypatch: pytest.MonkeyPatch
     assert raised.group_contains(ZeroDivisionError)
 
 
-def test_a_worker_without_traffic_sleeps_and_no_request_finds_limits_out_of_date(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    paced, oldest_s = [], [0.0]
-    pace_limits, judge_request = PolicyEngine.pace_limits, ThresholdPacer.judge_request
+def test_a_worker_without_traffic_sleeps_and_nothing_finds_limits_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request doesn't, nor a connection that begins with one, nor a message with which requests go on."""
+    paced: list[float] = []
+    oldest_s: dict[str, list[float]] = {}
+    pace_limits = PolicyEngine.pace_limits
 
     def pace(engine: PolicyEngine, now: float) -> None:
         paced.append(now)
         pace_limits(engine, now)
 
-    def judge(pacer: ThresholdPacer, *args: Any) -> Verdict | None:
-        oldest_s.append(trio.current_time() - paced[-1])
-        return judge_request(pacer, *args)
+    def watch(owner: type, name: str, *, after: bool = False) -> None:
+        act, ages_s = getattr(owner, name), oldest_s.setdefault(name, [])
+
+        def measured(*args: Any) -> Any:
+            began = paced[-1:]
+            found = act(*args)
+            ages_s.extend(trio.current_time() - at for at in (paced[-1:] if after else began))
+            return found
+
+        monkeypatch.setattr(owner, name, measured)
 
     monkeypatch.setattr(PolicyEngine, "pace_limits", pace)
-    monkeypatch.setattr(ThresholdPacer, "judge_request", judge)
+    watch(ThresholdPacer, "judge_request")
+    watch(RelayLink, "open")
+    watch(DataPlane, "apply_message", after=True)
     topics = {"acme.orders.new": 2}
     clients = (ClientPlan("librdkafka", "app-0", topics, 50_000.0, 3_000, (0,)),)
-    world = World(Plan(1, 600.0, "total", 100_000.0, 1, 1, topics, clients, (), has_nights=True))
+    faults = (*(Fault(at, "connection cut", 1) for at in (200.0, 300.0, 400.0)), Fault(350.0, "leader moved", 1))
+    world = World(Plan(1, 600.0, "total", 100_000.0, 1, 1, topics, clients, faults, has_nights=True))
     assert world.run().violations == []
     assert len(paced) < 6_000  # of 12,000: the first 90 s are a day
-    assert len(oldest_s) > 20
-    assert max(oldest_s) <= 1.2 * PACE_S
+    for name, least in (("judge_request", 20), ("open", 5), ("apply_message", 100)):
+        assert len(oldest_s[name]) > least, name
+        assert max(oldest_s[name]) <= 1.2 * PACE_S, name
     assert min(after - before for before, after in pairwise(paced)) >= 0.9 * PACE_S
+
+
+def test_each_new_control_is_told_of_connections_with_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one has been told nothing by them, as nothing has changed since the one before."""
+    told: dict[GatewayMetrics, list[int]] = {}
+
+    def note(metrics: GatewayMetrics, worker: int, gauges: WorkerGauges) -> None:
+        told.setdefault(metrics, []).append(gauges.connections)
+
+    monkeypatch.setattr(GatewayMetrics, "set_gauges", note)
+    topics = {"acme.orders.new": 2}
+    clients = (ClientPlan("librdkafka", "app-0", topics, 50_000.0, 3_000, (0,)),)
+    faults = (Fault(110.0, "control killed"), Fault(120.0, "control killed"))
+    world = World(Plan(1, 135.0, "free", 100_000.0, 1, 1, topics, clients, faults, has_nights=True))
+    assert world.run().violations == []
+    assert len(told) == 3
+    assert all(max(counts) > 0 for counts in told.values()), told.values()
 
 
 def test_a_world_ends_when_it_has_shown_what_it_is_to_show(monkeypatch: pytest.MonkeyPatch) -> None:

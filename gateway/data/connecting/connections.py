@@ -45,7 +45,7 @@ class WorkerConnections:
         accepted_count: connections received on the present channel.
         addresses: open connections by client address.
         arrivals: connections that have not sent a request yet.
-        before_opening: called before a connection's first request is looked at.
+        before_arrival: called when a connection has come, and before its first request is looked at.
     """
 
     def __init__(self, world: WorkerState, uplink: ControlUplink) -> None:
@@ -59,7 +59,7 @@ class WorkerConnections:
         bench = TlsWorkspace()
         self.dialler = BrokerDialler(world, uplink, bench)
         self.arrivals = ClientArrivals(world, uplink, self.addresses, bench)
-        self.before_opening: Callable[[], None] = lambda: None
+        self.before_arrival: Callable[[], None] = lambda: None
         self._accepting_count = self._dialling_count = 0
         self._draining = False
         life = os.urandom(3).hex()  # numbers begin anew with every worker
@@ -90,6 +90,7 @@ class WorkerConnections:
 
     def accept_connection(self, accepted: AcceptedConnection, fd: int, nursery: trio.Nursery) -> None:
         """Take over an accepted connection; its waits run in `nursery`."""
+        self.before_arrival()
         self.accepted_count += 1
         if fd < 0:
             self.addresses.ended_counts[accepted.address] += 1
@@ -160,7 +161,7 @@ class WorkerConnections:
             link = TlsLink(self.reactor, session, client, dialled.sock, arriving.peer, opened.tls, *of_upstream)
         link.connection_id = arriving.connection_id
         link.client.inbound.prepend_bytes(opened.head)
-        self.before_opening()
+        self.before_arrival()
         try:
             link.open()
         except OSError:  # the client is gone already

@@ -38,8 +38,9 @@ class PeriodicTasks:
         self._pacing_due = trio.Event()
         self._allocation_due = trio.Event()
         self._engine.groups.wake_pacer = self.wake_tasks
-        self.idle_watch = IdleWatch(self._count_bytes, lambda: self._reactor.budget.used_bytes > 0, self._pace_limits)
-        connections.before_opening = self.idle_watch.wake_sleepers
+        self.idle_watch = IdleWatch(self._count_bytes, self._is_holding, self._pace_limits)
+        connections.before_arrival = self.idle_watch.wake_sleepers
+        self._sent_gauges: WorkerGauges | None = None
         self._paced_at = self._latencies_reported_at = trio.current_time()
 
     async def run(self) -> None:
@@ -51,6 +52,10 @@ class PeriodicTasks:
         """Policies, quotas or the storage factor have changed: there may be something to pace, or to allocate."""
         self._pacing_due.set()
         self._allocation_due.set()
+
+    def on_control_started(self) -> None:
+        """There is a new control process, which knows nothing of this worker."""
+        self._sent_gauges = None
 
     async def run_ticks(self) -> None:
         """Each second, end an interval and start new meters; every TICK_S, tick all meters. A tick affects the interval
@@ -85,15 +90,15 @@ class PeriodicTasks:
     async def _run_pacing(self) -> None:
         """Keep the buckets of delaying thresholds and of resource groups up to date, while there are any."""
         while True:
-            if self._engine.groups.needs_pacing:  # topics of groups were in use lately; of many, some get their turn
-                self._pace_limits(trio.current_time())
-                await trio.sleep(PACE_S)
-            elif self._engine.needs_pacing:
-                self._pace_limits(trio.current_time())
-                await self.idle_watch.sleep(PACE_S)
-            else:
+            if not self._engine.needs_pacing:
                 self._pacing_due = trio.Event()
                 await self._pacing_due.wait()
+                continue
+            self._pace_limits(trio.current_time())
+            if self._engine.groups.needs_pacing:  # topics of groups were in use lately; of many, some get their turn
+                await trio.sleep(PACE_S)
+            else:
+                await self.idle_watch.sleep(PACE_S)
 
     def _pace_limits(self, now: float) -> None:
         """Also before the first event after a sleep; not much more often than every PACE_S all the same."""
@@ -105,6 +110,10 @@ class PeriodicTasks:
         """The bytes that were produced, or fetched where that counts."""
         produced = sum(broker.total_bytes for broker in self._engine.brokers.values())
         return produced + sum(self._world.quotas.fetched_bytes.values())
+
+    def _is_holding(self) -> bool:
+        """Whether bytes of clients are kept, or connections have come that are not relayed yet."""
+        return self._reactor.budget.used_bytes > 0 or self._connections.opening_count > 0
 
     async def _allocate_shares(self) -> None:
         """Allocate shares of client quotas, while there are any."""
@@ -145,17 +154,15 @@ class PeriodicTasks:
             self._latencies_reported_at = now
 
     async def _report_gauges(self) -> None:
-        last_sent: WorkerGauges | None = None
         while True:
             links = self._reactor.links
             muted = sum(link.is_muted for link in links)
             used, came = self._reactor.budget.used_bytes, self._connections
             gauges = WorkerGauges(len(links), muted, used, came.opening_count, came.accepted_count)
-            if gauges != last_sent:
-                last_sent = gauges
-                self._uplink.post_if_reading(gauges)
+            if gauges != self._sent_gauges and self._uplink.post_if_reading(gauges):
+                self._sent_gauges = gauges
             ended = came.addresses.ended_counts
             if ended and self._uplink.post_if_reading(EndedConnections(dict(ended))):
                 ended.clear()
             relieve_memory(self._reactor, trio.current_time(), self._world.limits.frame_timeout)
-            await trio.sleep(GAUGES_S)
+            await self.idle_watch.sleep(GAUGES_S)

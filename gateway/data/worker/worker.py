@@ -252,6 +252,7 @@ class DataWorker:
             uplink.post_log_backlog()
             return
         plane.share_reporter.on_control_started()
+        plane.periodic_tasks.on_control_started()
         uplink.post(
             replace(
                 hello,
