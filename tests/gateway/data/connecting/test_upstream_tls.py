@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from gateway.channel import BrokerTable, LogMessage, UpstreamBroker
 from gateway.data.connecting.dialling import UNSENT_BYTES, BrokerDialler, DialledBroker
@@ -226,11 +227,26 @@ async def test_a_broker_that_closes_in_the_middle(server: Files, trusting: Broke
     assert await why(half_shaken(server, 100), trusting) == f"no TLS: {CLOSED}"
 
 
-async def test_a_broker_that_says_nothing_has_connect_timeout(trusting: BrokerTls) -> None:
+async def test_a_broker_that_says_nothing_has_connect_timeout(trusting: BrokerTls, mock_clock: MockClock) -> None:
     async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()  # the handshake has begun
+        mock_clock.jump(9.5)
         await trio.sleep_forever()
 
-    assert (await why(serve, trusting, timeout_s=0.05)).endswith("can't be reached: no TLS handshake within 0.05 s")
+    assert (await why(serve, trusting, timeout_s=9.5)).endswith("can't be reached: no TLS handshake within 9.5 s")
+
+
+async def test_a_broker_whose_machine_says_nothing_has_it_too(
+    trusting: BrokerTls, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(host: str, port: int) -> trio.SocketStream:
+        mock_clock.jump(9.5)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    gateway = Gateway(trusting, 9092, "localhost", timeout_s=9.5)
+    assert await gateway.dial() is None
+    assert gateway.said == ["broker 1 (localhost:9092) can't be reached: no answer within 9.5 s"]
 
 
 async def test_a_broker_of_older_versions(server: Files, trusting: BrokerTls) -> None:
