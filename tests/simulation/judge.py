@@ -679,6 +679,16 @@ class Judge(Observer):
             if key not in there and topic_id not in self.deleted:
                 self.accuse("lost", f"client {key[0]}, records from {key[1]} of {topic}-{index}")
 
+    def check_gauges(self, gateway: str, text: str, there: Mapping[str, tuple[float, float]]) -> None:
+        """The sums of gauges in the text of /metrics. `there`: least and most of each, by name."""
+        told: defaultdict[str, float] = defaultdict(float)
+        for name, value in _GAUGE.findall(text):
+            told[name] += float(value)
+        self.counts["gauges compared"] += len(there)
+        for name, (least, most) in there.items():
+            if not least <= told[name] <= most:
+                self.accuse("gauges", f"{gateway}: {name} {told[name]:.0f} in /metrics, right are {least} to {most}")
+
     def check_usage(self, folders: list[Path], texts: Mapping[str, list[str]], *, unsure_bytes: float) -> None:
         """The sums of logs, usage log and metrics are the same. `texts`: what /metrics said, by gateway.
         `unsure_bytes`: that killed workers may not have told.
@@ -763,6 +773,7 @@ def usage_sums(folders: list[Path], by: str = "topic") -> tuple[Counter[tuple[st
     return found, lost
 
 
+_GAUGE: Final = re.compile(r"^produce_gateway_(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _SAMPLE: Final = re.compile(r"produce_gateway_produce_bytes_total\{([^}]*)\} ([0-9.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 

@@ -23,6 +23,7 @@ from gateway.data.session.gate import ProduceGate
 from gateway.data.shared.client import ConnectedClient
 from gateway.data.sockets.reactor import SocketReactor
 from gateway.data.worker.intervals import UnspooledIntervals
+from gateway.data.worker.periodic_tasks import PeriodicTasks
 from gateway.data.worker.storage_follower import StorageFollower
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.rollout import PolicyRollout
@@ -234,6 +235,8 @@ MUTATIONS: Final = (
     Mutation("brokers' sockets are not closed",
              (SocketReactor, "discard_socket", _leaking(SocketReactor.discard_socket)),
              _plan("free", _HUNGRY, over=1.0, seconds=30.0), ("a socket is left",)),
+    Mutation("a new control is not told what there is", (PeriodicTasks, "on_control_started", _NO_EFFECT),
+             _plan("free", _HUNGRY, over=0.05, faults=_CONTROL, seconds=60.0), ("gauges",)),
     Mutation("a full disk holds all topics",
              (storage_control, "find_affected", _all_affected(vars(storage_control)["find_affected"])),
              _plan("affected", _HUNGRY, over=3.0, seconds=60.0), ("held without need", "a demand unserved")),

@@ -525,6 +525,8 @@ class World:
         self._judge_clients()
         self._judge_messages()
         await trio.sleep(5.0)
+        for gateway in self.gateways:
+            await self._judge_gauges(gateway)
         texts = {}
         for client in self.clients:
             client.close()
@@ -602,6 +604,30 @@ class World:
         for topic, count in self.judge.messages.items():
             if count > most:
                 self.judge.accuse("too many messages", f"{count} in {topic}, at most {most}")
+
+    async def _judge_gauges(self, gateway: Gateway) -> None:
+        """What /metrics says of the present, after some seconds without a request, is what there is."""
+        answer = await gateway.ask("/metrics")
+        if answer is None:
+            return
+        ends = [
+            end
+            for end in self.network.ends.values()
+            if isinstance(end, KernelEnd) and isinstance(end.owner, Process)
+            if end.owner.name.startswith(f"{gateway.name}/worker-") and self._is_client(end.peer_address[0])
+        ]
+        unknown = sum(end.tx.is_hole or end.rx.is_hole or end.is_reset for end in ends)
+        there = {"connections": (len(ends) - unknown, len(ends))}
+        if self.agenda.now >= self._quiet_from:
+            workers, peers = gateway.worker_count, sum(each.is_answering for each in self.gateways) - 1
+            there |= {"worker_up": (workers, workers), "fleet_peers": (peers, peers), "lacking": (0, 0)}
+            there |= dict.fromkeys(("upstream_up", "policy_store_up"), (1, 1))
+        self.judge.check_gauges(gateway.name, answer.decode(), there)
+
+    def _is_client(self, host: str) -> bool:
+        """Not a broker; nor a stranger, who may have sent nothing that is a request."""
+        brokers = {broker.address[0] for broker in self.cluster.brokers.values()}
+        return host not in brokers | {"stranger", "intruder"}
 
     def _worker_sockets(self) -> list[tuple[str, tuple[str, int]]]:
         """Sockets that workers have, but those that know nothing of an end, with what they are connected to."""
