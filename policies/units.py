@@ -171,6 +171,11 @@ def exact_size(value: float) -> str | int | float:
     return int(value)
 
 
+def exact_number(value: float) -> str:
+    """All its digits: 1234567, 33.3333333."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
 def format_rate(rate: float, digits: int = 1) -> str:
     """Bytes per second for people, in decimal units, as thresholds are configured."""
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):

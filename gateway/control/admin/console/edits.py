@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.control.admin.console.api_client import ApiClient, child_path
 from gateway.http.admin_api import AdminRequest, ApiError
-from policies.units import exact_size, format_time, parse_until
+from policies.units import exact_number, exact_size, format_time, parse_until
 
 Form = Mapping[str, str]
 TOPICS: Final = "/v1/thresholds/topics"
@@ -63,10 +63,17 @@ def edit_group(given: Form, form: Form, now_ms: int) -> AdminRequest:
         return AdminRequest("DELETE", place) if is_removal else AdminRequest("PUT", child_path(place, name))
     if is_removal:
         return AdminRequest("DELETE", path)
-    body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form}
+    body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form and _differs(form, key)}
     if until := _parse_end(form, now_ms):
         body["until"] = until
     return AdminRequest("PUT", path, body=body)
+
+
+def _differs(form: Form, key: str) -> bool:
+    """Whether the value is another one than that which the form was made with (`was.KEY`): to set the same one again
+    would drop its end, or give it this one's.
+    """
+    return form.get(key, "").strip() != form.get(f"was.{key}")
 
 
 def _attachment_path(place: str) -> str:
@@ -79,17 +86,11 @@ def _attachment_path(place: str) -> str:
 
 
 def edit_quota(given: Form, form: Form, now_ms: int) -> AdminRequest:
-    """Only the values that differ from those that the form was made with (`was.KEY`) are changed."""
-    is_removal = form.get("do") == "remove"
     before = {name.removeprefix("was."): text for name, text in form.items() if name.startswith("was.")}
-    if is_removal:
+    if form.get("do") == "remove":
         ops: list[dict[str, Any]] = [{"key": key, "value": None} for key, text in before.items() if text]
     else:
-        ops = [
-            {"key": key, "value": _parse_number(form.get(key, ""))}
-            for key, text in before.items()
-            if form.get(key, "").strip() != text
-        ]
+        ops = [{"key": key, "value": _parse_number(form.get(key, ""))} for key in before if _differs(form, key)]
     if not ops:
         raise ValueError("nothing is different: change a value first")
     alteration = {"entity": entity_of(given), "ops": ops, "until": _parse_end(form, now_ms)}
@@ -122,7 +123,7 @@ def _exact_text(key: str, value: float | None) -> str:
     if value is None:
         return ""
     is_size = key.endswith(("byte_rate", "bps"))
-    return str(exact_size(value)) if is_size else f"{value:g}"
+    return str(exact_size(value)) if is_size else exact_number(value)
 
 
 async def make_edit(api: ApiClient, path: str, given: Form, form: Form, now_ms: int) -> EditOutcome:

@@ -23,7 +23,7 @@ from gateway.control.admin.console.site import MAX_FORM, make_console
 from gateway.control.admin.rest import api as rest
 from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from policies.definitions.policy_set import PolicySet
-from policies.definitions.policy_values import PolicyKey
+from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from policies.quotas.names import Entity, QuotaKey
 from tests.gateway.control.admin.rest_server import BASE, MB, NOW_MS, Server, rates
 from tests.gateway.control.admin.test_rest_state import busy
@@ -408,6 +408,29 @@ async def test_a_group_is_made_and_changed(browser: Browser) -> None:
     assert browser.policies.policies.group_limits()["new"] == {"publishRateInBytes": 3 * MB}
     assert "5.0 MB/s" in (await browser.get("/console/groups")).text
     assert (await browser.post("/console/group", {"publishRateInBytes": "1MB"}, group="a/b")).status == 404
+
+
+async def test_of_a_group_only_what_differs_is_changed(browser: Browser) -> None:
+    """The form used to send all values again: one with an end lost it, and numbers came back with six digits."""
+    group = PolicyKey.of_group("gold", "publishRateInBytes")._replace
+    browser.policies.policies = browser.policies.policies.alter_policies(
+        [
+            PolicyOperation(group(), 9.0 * MB, NOW_MS + 7_200_000),
+            PolicyOperation(group(key="publishRateInMsgs"), 1_234_567.0),
+        ],
+        now_ms=NOW_MS,
+    )
+    page = await browser.get("/console/group", group="gold")
+    form = dict(re.findall(r'name="(was\.[^"]+)" value="([^"]*)"', page.text))
+    assert form["was.publishRateInMsgs"] == "1234567"
+    form |= {name.removeprefix("was."): value for name, value in form.items()}
+    form["dispatchRateInBytes"] = "7MB"
+    assert (await browser.post("/console/group", {**form, "do": "apply"}, group="gold")).status == 303
+    policies = browser.policies.policies
+    assert policies.group_limits()["gold"] == {
+        "publishRateInBytes": 9 * MB, "publishRateInMsgs": 1_234_567, "dispatchRateInBytes": 7 * MB,
+    }  # fmt: skip
+    assert [each.until_ms for each in policies.ends.values()] == [NOW_MS + 7_200_000]
 
 
 async def test_a_group_is_attached_and_detached_and_deleted(browser: Browser) -> None:
