@@ -53,6 +53,8 @@ def parse_size(value: object) -> object:
     size = float(match[1]) * _BYTES_BY_UNIT[match[2]]
     if not math.isfinite(size):
         raise ValueError(f"{value[:20]!r}… is larger than any size can be; for example: 20MB or 20MiB")
+    if 0 < size < 1:
+        raise ValueError(f"{value!r} is less than a byte; for example: 20MB or 20MiB")
     return round(size)
 
 
@@ -195,7 +197,14 @@ def format_duration(seconds: float) -> str:
 
 def exact_rate(rate: float, unit: str = "bytes") -> str:
     """A configured rate with every digit: rounded numbers can't explain why a sum is refused."""
-    return f"{rate:,.0f} {unit}/s" if rate == int(rate) else f"{rate:,.3f} {unit}/s"
+    if rate == int(rate):
+        return f"{rate:,.0f} {unit}/s"
+    return f"{rate:,.3f} {unit}/s" if abs(rate) >= 0.001 else f"{rate:.3g} {unit}/s"
+
+
+def format_messages(rate: float) -> str:
+    """Messages per second for people."""
+    return f"{rate:,.0f} messages/s" if rate >= 10 or rate == int(rate) else f"{rate:.2g} messages/s"
 
 
 def format_time(at_ms: int) -> str:

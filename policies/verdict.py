@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from policies.units import format_rate
+from policies.units import format_messages, format_rate
 
 REJECT: Final = "reject"
 DELAY: Final = "delay"  # admitted; the client, and then its connection, waits afterwards
@@ -276,7 +276,7 @@ def _wait_text(throttle_ms: int) -> str:
 
 
 def _rate_text(unit: str, rate: float) -> str:
-    return format_rate(rate) if unit == "bytes" else f"{rate:,.0f} messages/s"
+    return format_rate(rate) if unit == "bytes" else format_messages(rate)
 
 
 def _comparison_text(rate: ObservedRate) -> str:

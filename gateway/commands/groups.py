@@ -174,11 +174,18 @@ def _usage_row(name: str, group: Mapping[str, Any], key: str) -> list[str]:
     return [
         name,
         key,
-        *("-" if rate[part] is None else rate_text(key, round(rate[part])) for part in ("limit", "fleet")),
+        "-" if rate["limit"] is None else rate_text(key, rate["limit"]),
+        _measured_text(key, rate["fleet"]),
         "-" if rate["limit"] is None else rate["utilization_text"],
-        *("-" if rate[part] is None else rate_text(key, round(rate[part])) for part in ("here", "part")),
-        "yes" if KEY_MEANINGS[key][0] in group["waiting"] and rate["limit"] is not None else "",
+        _measured_text(key, rate["here"]),
+        _measured_text(key, rate["part"]),
+        "yes" if rate["waiting"] else "",
     ]
+
+
+def _measured_text(key: str, rate: float | None) -> str:
+    """Without digits that say nothing."""
+    return "-" if rate is None else rate_text(key, round(rate, 0 if rate >= 10 else 2))
 
 
 def _get_group(gateway: AdminEndpoint, args: argparse.Namespace) -> str:

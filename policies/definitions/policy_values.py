@@ -26,7 +26,7 @@ from policies.quotas.text import entity_text
 from policies.storage import InvalidOverride, StorageOverride
 from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY, ThresholdError, check_thresholds
-from policies.units import LAST_TIME_MS, exact_rate, format_time
+from policies.units import LAST_TIME_MS, exact_number, exact_rate, format_time
 
 PolicyKind = Literal["topic", "broker", "quota", "group", "tenant", "namespace", "storage"]
 BaseOrigin = Callable[["PolicyKey"], str]  # where the base's value of a key comes from, in a word or two
@@ -340,7 +340,7 @@ def value_text(key: PolicyKey, value: PolicyValue | None) -> str:
         return "exists" if key.key == EXISTS else rate_text(key.key, value)
     if key.kind != "quota" or key.quota_key.unit in ("bps", "broker_bps"):
         return exact_rate(value)
-    return f"{value:g} {'shares' if key.quota_key.unit == 'shares' else '%'}"
+    return f"{exact_number(value)} {'shares' if key.quota_key.unit == 'shares' else '%'}"
 
 
 def policy_order(key: PolicyKey) -> tuple[Any, ...]:

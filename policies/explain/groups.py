@@ -59,10 +59,13 @@ def _direction_rules(
 
 
 class GroupLimitStatus(NamedTuple):
-    """One limit of a group, or what is metered where it has none. `end`: of the value set at run time."""
+    """One limit of a group, or what is metered where it has none. `end`: of the value set at run time. `waiting`:
+    clients wait for it here.
+    """
 
     level: LimitLevel
     end: ValueEnd | None
+    waiting: bool
 
 
 def group_statuses(known: ExplainInputs, limits: IdleLimits, group: str) -> dict[str, GroupLimitStatus]:
@@ -76,7 +79,9 @@ def group_statuses(known: ExplainInputs, limits: IdleLimits, group: str) -> dict
         fleet = known.rates.fleet.get(group_key(group, direction, unit), NOT_SHARED)
         limit = limits.groups.limit_of(group, direction, 0.0)
         level = limit.describe_level(unit, use, key, origin_of(setting, known.base_origin), fleet)
-        found[key] = GroupLimitStatus(level, None if setting is None else setting.end)
+        found[key] = GroupLimitStatus(
+            level, None if setting is None else setting.end, use is not None and use.waiting and setting is not None
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from policies.decision import Mode
 from policies.limits.limit_use import limit_utilization
 from policies.text import one_line
-from policies.units import format_rate
+from policies.units import format_messages, format_rate
 
 Action = Literal["refuse", "hold", "reject", "delay"]  # refuse: for good, whatever the limits say
 Traffic = Literal["produce", "fetch", "both"]
@@ -226,13 +226,9 @@ def scale_text(scale: float) -> str:
 
 
 def _percent_text(value: float) -> str:
-    return f"{value:.3g} %"
-
-
-def _messages_text(value: float) -> str:
-    return f"{value:,.0f} messages/s" if value >= 10 or value == int(value) else f"{value:.2g} messages/s"
+    return f"{value:,.0f} %" if value >= 100 else f"{value:.3g} %"
 
 
 _AMOUNTS: Final[Mapping[str, Callable[[float], str]]] = {
-    "%": _percent_text, "bytes/s": format_rate, "messages/s": _messages_text,
+    "%": _percent_text, "bytes/s": format_rate, "messages/s": format_messages,
 }  # fmt: skip

@@ -31,6 +31,7 @@ from policies.limits.limiter import AT_ONCE, BURST_S, DEBT_S, MAX_WAIT_S, Admiss
 from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaKey, QuotaType
 from policies.quotas.store import TOTAL_KEYS, BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
+from policies.units import exact_number
 from policies.verdict import CLIENT_QUOTA, ObservedRate, Verdict, client_quota
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class QuotaLimiter(FleetLimiter):
             limit = None if use is None or use.limit is None or use.limit >= UNALLOCATED else use.limit
             level = LimitLevel(self.text, origin, None, limit, level.rate, wait_s=level.wait_s)
             note = (
-                f"{value:g} shares of what {TOTAL_KEYS[key.type]} of {place_text(broker)} leaves, dealt out by demand"
+                f"{exact_number(value)} shares of what {TOTAL_KEYS[key.type]} of {place_text(broker)} leaves,"
+                " dealt out by demand"
             )
         waiting = use is not None and use.waiting
         return LimitDescription(CLIENT_QUOTA, broker, (level,), "delay", _TRAFFIC[key.type], mode, waiting, note)

@@ -46,6 +46,12 @@ def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
         parse_size(text)
 
 
+def test_a_size_is_not_rounded_to_nothing() -> None:
+    """A topic's threshold of 0 stops it."""
+    with pytest.raises(ValueError, match=r"'0\.4B' is less than a byte"):
+        parse_size("0.4B")
+
+
 @pytest.mark.parametrize("text", ["9" * 400 + "TB", "9" * 300 + "TB", "9" * 400])
 def test_a_size_beyond_all_sizes_is_one_short_line(text: str) -> None:
     with pytest.raises(ValueError, match="is larger than any size can be") as refused:

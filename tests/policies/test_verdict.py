@@ -119,6 +119,11 @@ def test_a_resource_group_is_named_with_its_limit_and_what_is_granted_here(
     assert text == f"resource group gold has used up its {used_up}; delayed by 1.0 s"
 
 
+def test_a_limit_of_few_messages_is_not_rounded_to_none() -> None:
+    text = resource_group("gold", "msgs", 1000, ObservedRate(0.5, 0.5), 0.25, DELAYED_BY).text
+    assert "used up its 0.5 messages/s, of which 0.25 messages/s are granted here (observed 0.5 " in text
+
+
 USED_UP = (
     "topic clicks has used up its threshold of 5.0 MB/s (observed 4.9 MB/s, 1-minute EWMA) and broker 1 its total of"
     " 20.0 MB/s (observed 19.0 MB/s); "

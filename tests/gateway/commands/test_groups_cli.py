@@ -113,6 +113,23 @@ def test_the_usage_of_all_gateways_and_of_this_one(gateway: Server, capsys: pyte
     )
 
 
+def test_small_limits_are_not_rounded_away_and_the_one_that_clients_wait_for_is_marked(
+    gateway: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.policies.policies = PolicySet(
+        {PolicyKey.of_group("gold", "publishRateInMsgs"): 0.5, PolicyKey.of_group("gold", "publishRateInBytes"): 1e6}
+    )
+    rate = GroupRate("gold", "publish", 7, LimitUse(1234.5, 1e6), LimitUse(0.25, 0.25, True))
+    gateway.told[channel.WorkerRates] = channel.WorkerRates((), groups=(rate,))
+    run(gateway, "usage")
+    _, msgs, size, *_ = out(capsys)
+    assert msgs.split() == [
+        "gold", "publishRateInMsgs", "0.500", "messages/s", "-", "50%", "0.250", "messages/s", "0.250", "messages/s",
+        "yes",
+    ]  # fmt: skip
+    assert size.split()[-4:] == ["1,234", "bytes/s", "1,000,000", "bytes/s"]
+
+
 def test_json_is_the_answer_itself(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for args, key in (
         (["set", "gold"], "version"), (["get", "gold"], "publishRateInMsgs"), (["list"], "groups"),

@@ -58,6 +58,8 @@ def test_values_for_people() -> None:
         "1,000 bytes/s", "1,000 bytes/s", "1000 shares", "1000 %",
     ]  # fmt: skip
     assert value_text(CLICKS, None) == "none"
+    assert (value_text(ALICE_SHARES, 1_234_567), value_text(percent, 33.3333333)) == ("1234567 shares", "33.3333333 %")
+    assert value_text(CLICKS, 0.0001) == "0.0001 bytes/s"
 
 
 def test_invalid_policies_are_value_errors_as_the_doors_expect() -> None:

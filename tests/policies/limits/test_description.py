@@ -13,7 +13,7 @@ WHOLE = 100_000.0
     ("value", "unit", "text"),
     [
         (2_400_000.0, "bytes/s", "2.4 MB/s"), (25.0, "%", "25 %"), (1234.0, "messages/s", "1,234 messages/s"),
-        (0.25, "messages/s", "0.25 messages/s"),
+        (0.25, "messages/s", "0.25 messages/s"), (0.001, "%", "0.001 %"), (100_000.0, "%", "100,000 %"),
     ],
 )  # fmt: skip
 def test_numbers_have_their_units(value: float, unit: str, text: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import jinja2
 
-from policies.units import exact_size, format_duration, format_rate, format_size
+from policies.units import exact_number, exact_rate, exact_size, format_duration, format_rate, format_size, parse_size
 
 OUTCOMES: Final = {
     "rejected": "Rejected",
@@ -36,6 +36,8 @@ class ConsoleTemplates:
         )
         environment.filters |= {
             "rate": rate_text,
+            "exact_rate": exact_rate_text,
+            "number": exact_number,
             "size": size_text,
             "age": format_duration,
             "day": day_text,
@@ -75,7 +77,17 @@ def rate_text(value: float | None, unit: str = "bytes/s") -> str:
         return "–"
     if unit == "bytes/s":
         return format_rate(value) if value else "0 B/s"
-    return f"{value:,.0f} {unit}" if value >= 100 or value == int(value) else f"{value:,.2f} {unit}"
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f} {unit}"
+    return f"{value:,.2f} {unit}" if value >= 0.01 else f"{value:.2g} {unit}"
+
+
+def exact_rate_text(value: float) -> str:
+    """Bytes per second that somebody has set: rounded only if no digit is lost, since two that differ must not look the
+    same.
+    """
+    short = rate_text(value)
+    return short if parse_size(short.removesuffix("/s")) == value else exact_rate(value)
 
 
 def size_text(value: float | None) -> str:

@@ -29,6 +29,7 @@ from policies.definitions.policy_values import (
 )
 from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
+from policies.units import exact_number
 from protocol import api, wire
 from protocol.admin import configs
 from protocol.admin.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
@@ -89,7 +90,7 @@ def _own_config_row(policies: PolicySet, kind: int, name: str, key: str, unset: 
         places = [(PolicyKey("broker", name, key), configs.DYNAMIC_BROKER_CONFIG)] if name else []
         places.append((PolicyKey("broker", EVERY_BROKER, key), configs.DYNAMIC_DEFAULT_BROKER_CONFIG))
     synonyms = [
-        ConfigSynonym(key, _number_text(as_number(values[place])), source)
+        ConfigSynonym(key, exact_number(as_number(values[place])), source)
         for place, dynamic in places
         for values, source in ((policies.changes, dynamic), (policies.base, configs.STATIC_BROKER_CONFIG))
         if place in values
@@ -98,10 +99,6 @@ def _own_config_row(policies: PolicySet, kind: int, name: str, key: str, unset: 
         return None
     _, value, source = synonyms[0] if synonyms else ConfigSynonym(key, None, configs.DEFAULT_CONFIG)
     return DescribedConfig(key, value, False, source, False, tuple(synonyms), configs.LONG, _DOCUMENTATION[key])
-
-
-def _number_text(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
 
 
 class ChangingConfigs(ChangingRequest):

@@ -433,6 +433,18 @@ async def test_of_a_group_only_what_differs_is_changed(browser: Browser) -> None
     assert [each.until_ms for each in policies.ends.values()] == [NOW_MS + 7_200_000]
 
 
+async def test_values_that_differ_never_look_the_same(browser: Browser) -> None:
+    part = {**OURS, "hx-request": "true"}
+    seen = await browser.post("/console/topic", {"value": "5040000"}, part, topic="clicks")
+    assert "5.0 MB/s → <strong>5,040,000 bytes/s</strong>" in seen.text
+    for until in ("2h", ""):
+        again = {"value": "5040000", "until": until, "do": "apply"}
+        seen = await browser.post("/console/topic", {**again, "do": "preview"}, part, topic="clicks")
+        assert ("without an end" in seen.text) == (not until)
+        assert (await browser.post("/console/topic", again, topic="clicks")).status == 303
+    assert "5,040,000 bytes/s" in (await browser.get("/console/history")).text
+
+
 async def test_a_group_is_attached_and_detached_and_deleted(browser: Browser) -> None:
     page = await browser.get("/console/group", group="gold")
     assert re.findall(r'scope="row"><bdi>([^<]*)</bdi>', page.text) == ["acme"]

@@ -144,10 +144,12 @@ async def test_all_groups_are_shown_with_their_usage(server: Server) -> None:
     assert group["rates"]["publishRateInBytes"] == {
         "limit": 12 * MB, "origin": "file", "until": None, "here": 4 * MB, "part": 5 * MB, "fleet": 11.5 * MB,
         "others": {"gwb": 7.5 * MB}, "utilization": 11.5 / 12, "utilization_text": "96%", "wait_s": 3.1,
+        "waiting": True,
     }  # fmt: skip
     assert group["rates"]["publishRateInMsgs"] == {
         "limit": None, "origin": "", "until": None, "here": 400, "part": None, "fleet": None,
         "others": {}, "utilization": None, "utilization_text": "no limit", "wait_s": 0.0,
+        "waiting": False,
     }  # fmt: skip
     assert group["rates"]["dispatchRateInBytes"]["here"] is None
     assert (group["tenants"], group["namespaces"], group["waiting"], group["topics"]) == (

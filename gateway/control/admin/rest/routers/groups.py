@@ -135,7 +135,7 @@ class ShownRate(BaseModel):
 
     `here`: used through this gateway; `part`: this gateway's present part; `fleet`: through all gateways, of which
     `others` take so much, by their names. None: not known. `utilization`: of the limit in force over all of them.
-    `wait_s`: until this gateway's debt is paid.
+    `wait_s`: until this gateway's debt is paid. `waiting`: clients wait for this limit here.
     """
 
     limit: float | None = Field(validation_alias=AliasPath("level", "configured"))
@@ -148,6 +148,7 @@ class ShownRate(BaseModel):
     utilization: FiniteNumber = Field(validation_alias=AliasPath("level", "fleet_utilization"))
     utilization_text: str = Field(validation_alias=AliasPath("level", "fleet_utilization_text"))
     wait_s: float = Field(validation_alias=AliasPath("level", "wait_s"))
+    waiting: bool
 
 
 class ShownGroup(BaseModel):
