@@ -103,15 +103,17 @@ def storage_effect_text(known: ExplainInputs) -> str:
     why = f": {storage.why}" if storage.why else ""
     if storage.value >= 1:
         return f"OPEN{origin}: every limit holds as it is configured{why}"
-    seen = ""
-    if known.effective_mode(known.storage_mode) == "observe":
-        seen = ", mode observe: limits stay as they are, it is only counted"
+    topics = ""
     if known.affected is not None:
-        topics = sum(len(each.topics) for each in known.affected)
-        return f"{storage.state}{origin} of {topics:,} topics with a replica on a full volume{seen}{why}"
+        topics = f" of {sum(len(each.topics) for each in known.affected):,} topics with a replica on a full volume"
+    if known.effective_mode(known.storage_mode) == "observe":
+        seen = "mode observe: limits stay as they are, it is only counted"
+        return f"{storage.state}{origin}{topics}, factor {storage.value:.3g}, {seen}{why}"
+    if topics:
+        return f"{storage.state}{origin}{topics}{why}"
     if storage.state == "PAUSE":
-        return f"PAUSE{origin}, factor 0: nothing is forwarded{seen}{why}"
-    return f"THROTTLE{origin}, every produce limit x {storage.value:.3g}{seen}{why}"
+        return f"PAUSE{origin}, factor 0: nothing is forwarded{why}"
+    return f"THROTTLE{origin}, every produce limit x {storage.value:.3g}{why}"
 
 
 def explain_notes(case: ExplainCase) -> Iterator[str]:

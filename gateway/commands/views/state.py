@@ -35,7 +35,7 @@ def describe_status(status: Mapping[str, Any]) -> list[str]:
         "rejected": format_rate(flow["rejected"]),
         "delayed": format_rate(flow["delayed"]),
         "would": f"{format_rate(flow['would'])} would be held back if what is observed were enforced",
-        "storage": ": ".join(filter(None, (f"{storage['state']}, factor {storage['factor']:.3g}", storage["why"]))),
+        "storage": storage["text"],
         "policies": f"version {status['policies_version']}",
         "config": _config_text(status["config"]),
         "peers": _peers_text(peers, status["elsewhere"]),

@@ -45,6 +45,9 @@ STORAGE: Final = (
         "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.",
     ),
     MetricFamily("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
+    MetricFamily(
+        "storage_enforced", "gauge", (), "1 if the factor is enforced; 0 with mode `observe`, where it only counts."
+    ),
     MetricFamily("storage_no_data_throttling", "gauge", (), "1 while missing observations hold producers back."),
     MetricFamily("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
     MetricFamily(
@@ -121,7 +124,7 @@ class StorageMetrics(Collector):
 
     def __init__(self) -> None:
         self.gauges = {each.name: 0.0 for each in STORAGE if each.kind == "gauge" and not each.labels}
-        self.gauges["storage_throttle_factor"] = 1.0
+        self.gauges["storage_throttle_factor"] = self.gauges["storage_enforced"] = 1.0
         self.state: FactorState = "OPEN"
         self.override: FactorState | None = None
         self._findings: tuple[VolumeFinding, ...] = ()

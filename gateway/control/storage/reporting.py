@@ -132,16 +132,24 @@ class StorageLog:
         self._metrics.gauges["storage_throttle_without_effect"] = float(throttles_nothing)
 
     def update_metrics(
-        self, state: StorageViewState, observed_at: float | None, invalid: int, override: FactorState | None
+        self,
+        state: StorageViewState,
+        observed_at: float | None,
+        invalid: int,
+        override: FactorState | None,
+        *,
+        observes: bool,
     ) -> None:
         """Set the metrics to this state. `observed_at`: Unix time. `invalid`: records so far that were not valid
-        snapshots. `override`: the state that the operator set; None: there is no override.
+        snapshots. `override`: the state that the operator set; None: there is no override. `observes`: see
+        `log_changes`.
         """
         metrics, findings = self._metrics, state.assessment.findings
         metrics.state, metrics.override = state.factor.state, override
         metrics.show_volumes(findings, state.brokers)
         metrics.gauges.update(
             storage_throttle_factor=state.factor.value,
+            storage_enforced=float(not observes),
             storage_no_data_throttling=float(state.lacks_data),
             storage_source_connected=float(state.connected),
             storage_active_brokers=len(state.brokers),

@@ -105,9 +105,10 @@ class StorageControl:
         observed_at = None if at is None else self._unix_time(at)
         active = self._context.find_override()
         override = None if active is None else active.override.state
-        self._log.update_metrics(state, observed_at, self._view.invalid_records, override)
+        observes = self._mode == "observe"
+        self._log.update_metrics(state, observed_at, self._view.invalid_records, override, observes=observes)
         if state.begun and not (self._awaits_worker and is_substitute(state.factor)):
-            self._log.log_changes(state, observes=self._mode == "observe")
+            self._log.log_changes(state, observes=observes)
 
     @property
     def _mode(self) -> Literal["enforce", "observe"]:

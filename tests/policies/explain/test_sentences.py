@@ -54,7 +54,12 @@ def test_a_broker_whose_topics_have_more_than_its_total_is_noted_where_it_is_ask
         (
             StorageFactor(0.25, why="x"),
             "observe",
-            "THROTTLE, every produce limit x 0.25, mode observe: limits stay as they are, it is only counted: x",
+            "THROTTLE, factor 0.25, mode observe: limits stay as they are, it is only counted: x",
+        ),
+        (
+            StorageFactor(0.0, why="x"),
+            "observe",
+            "PAUSE, factor 0, mode observe: limits stay as they are, it is only counted: x",
         ),
     ],
 )

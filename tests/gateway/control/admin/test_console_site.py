@@ -13,7 +13,7 @@ import pytest
 from gateway import channel
 from gateway.access_tokens.roles import AccessRole
 from gateway.access_tokens.tokens import format_token_line
-from gateway.channel import UsageInterval, UsageRow
+from gateway.channel import StorageSnapshot, UsageInterval, UsageRow
 from gateway.control.access.gate import AccessGate
 from gateway.control.access.holders import CredentialHolders
 from gateway.control.access.rules import ACCESS_TABLE
@@ -25,6 +25,7 @@ from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey, PolicyOperation
 from policies.quotas.names import Entity, QuotaKey
+from policies.storage import AffectedTopics, StorageFactor
 from tests.gateway.control.admin.rest_server import BASE, MB, NOW_MS, Server, rates
 from tests.gateway.control.admin.test_rest_state import busy
 
@@ -443,6 +444,21 @@ async def test_values_that_differ_never_look_the_same(browser: Browser) -> None:
         assert ("without an end" in seen.text) == (not until)
         assert (await browser.post("/console/topic", again, topic="clicks")).status == 303
     assert "5,040,000 bytes/s" in (await browser.get("/console/history")).text
+
+
+async def test_storage_protection_that_observes_or_holds_some_topics_is_not_said_to_lower_quotas(
+    browser: Browser,
+) -> None:
+    factor, held = StorageFactor(0.25, why="broker 1 /d"), (AffectedTopics("1 /d", 0.25, ("clicks",), "1 /d"),)
+    for snapshot, text in (
+        (StorageSnapshot(factor), "(throttle) multiplies what producers may by 0.25: broker 1 /d"),
+        (StorageSnapshot(factor, "observe"), "(throttle) only observes, and lowers nothing: broker 1 /d"),
+        (StorageSnapshot(factor, affected=held), "(throttle) holds topics on full volumes, and lowers no quota:"),
+    ):
+        browser.told[StorageSnapshot] = snapshot
+        assert text in (await browser.get("/console/quota", user="alice")).text
+        overview = (await browser.get("/console/")).text
+        assert ("factor 0.25, only observed" in overview) == (snapshot.mode == "observe")
 
 
 async def test_a_group_is_attached_and_detached_and_deleted(browser: Browser) -> None:

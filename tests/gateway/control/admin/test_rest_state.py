@@ -79,7 +79,8 @@ async def test_the_state_of_a_gateway_is_told_in_short(server: Server) -> None:
         "workers": {"configured": 2, "connected": 1},
         "connections": 1234,
         "flow": {"accepted": 10.0 * MB, "rejected": 1.0 * MB, "delayed": 0.0, "would": 0.0},
-        "storage": {"factor": 0.5, "state": "THROTTLE", "why": "broker 1 /data: 91 % used"},
+        "storage": {"factor": 0.5, "state": "THROTTLE", "why": "broker 1 /data: 91 % used", "mode": "enforce",
+                    "text": "THROTTLE, every produce limit x 0.5: broker 1 /data: 91 % used"},
         "policies_version": 0,
         "elsewhere": 0.0,
         "peers": 1,
@@ -87,6 +88,14 @@ async def test_the_state_of_a_gateway_is_told_in_short(server: Server) -> None:
             "outcome": "refused", "at_ms": 9, "problems": ["gw.yaml:3: mode: …"], "changed": [],
         }},
     }  # fmt: skip
+
+
+async def test_a_pause_that_holds_nobody_back_is_not_told_as_one(server: Server) -> None:
+    server.told[channel.StorageSnapshot] = channel.StorageSnapshot(StorageFactor(0.0, why="full"), "observe")
+    _, said = await server.ask("GET", "/v1/status")
+    assert (said["storage"]["state"], said["storage"]["mode"]) == ("PAUSE", "observe")
+    assert said["storage"]["text"] == "PAUSE, factor 0, mode observe: limits stay as they are, it is only counted: full"
+    assert (await server.ask("GET", "/v1/explain", topic="clicks"))[1]["storage"]["text"] == said["storage"]["text"]
 
 
 async def test_peers_are_those_that_were_heard(server: Server) -> None:
@@ -244,7 +253,7 @@ def test_status_is_readable(gateway: Server, lines: Callable[..., list[str]]) ->
     assert said["workers"] == "1 of 2"
     assert said["connections"] == "1,234"
     assert said["accepted"] == "10.0 MB/s"
-    assert said["storage"] == "THROTTLE, factor 0.5: broker 1 /data: 91 % used"
+    assert said["storage"] == "THROTTLE, every produce limit x 0.5: broker 1 /data: 91 % used"
     assert said["config"] == "gw.yaml, read again: refused: gw.yaml:3: mode: …; a restart is needed for workers"
 
 

@@ -437,7 +437,7 @@ def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
     for family in families:
         assert f"# HELP {family.exposed_name} {family.help}\n" in text
     for name in (family.name for family in families if family.kind == "gauge" and not family.labels):
-        assert value(metrics, name) == (1 if name == "storage_throttle_factor" else 0)
+        assert value(metrics, name) == (name in ("storage_throttle_factor", "storage_enforced"))
     for outcome in ("ok", "failed", "invalid"):
         assert value(metrics, "storage_observations_total", outcome=outcome) == 0
     assert value(metrics, "storage_fallback_throttle_factor_applied_total") == 0

@@ -64,13 +64,13 @@ async def test_workers_are_told_at_once_that_they_are_to_act_or_to_count(
     mock_clock: MockClock, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     await scene.seeing(seen(5 * GB), mode="observe")
-    assert scene.last.mode == "observe"
+    assert (scene.last.mode, scene.sample("enforced")) == ("observe", 0)
     assert lines(caplog) == [f"PAUSE, every produce limit x 0: {FULL} (observe: nothing is held back)"]
     before = len(scene.told)
     scene.set_mode("enforce")
     assert (scene.last.mode, scene.control.status()["mode"], len(scene.told)) == ("enforce", "enforce", before + 1)
     scene.set_mode("enforce")
-    assert len(scene.told) == before + 1
+    assert (len(scene.told), scene.sample("enforced")) == (before + 1, 1)
     scene.set_mode("observe")
     assert (scene.last.mode, scene.control.status()["mode"]) == ("observe", "observe")
 

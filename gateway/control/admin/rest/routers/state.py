@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from gateway import channel, compiled
 from gateway.config.sections.fields import Host
 from gateway.control.admin.rest import problems
-from gateway.control.admin.rest.dependencies import Gateway, Requester
+from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester
 from gateway.control.admin.rest.models import BrokerId, CountedName, ShownFlow, ShownHeld, counted_principal
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
@@ -22,7 +22,7 @@ from gateway.control.gateway_health import FleetStatus
 from gateway.control.lifecycle.reload import DOOR, ConfigStatus
 from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import InquiryResult
-from policies.explain import HeldTraffic, TopicFlow
+from policies.explain import HeldTraffic, TopicFlow, storage_effect_text
 
 router: Final = APIRouter(responses=ERROR_RESPONSES)
 
@@ -72,11 +72,13 @@ class ShownWorkers(BaseModel):
 
 
 class StorageState(BaseModel):
-    """`state`: OFF, OPEN, THROTTLE or PAUSE."""
+    """`state`: OFF, OPEN, THROTTLE or PAUSE; with `mode` observe it holds nobody back. `text`: its effect in words."""
 
     factor: float
     state: str
     why: str
+    mode: str
+    text: str
 
 
 class ReloadAttempt(BaseModel):
@@ -244,14 +246,11 @@ class ShownConnections(BaseModel):
 
 
 @router.get("/v1/status", response_model=Status)
-async def get_status(request: Request, gateway: Gateway) -> Any:
+async def get_status(request: Request, gateway: Gateway, facts: Facts) -> Any:
     """The gateway in short."""
     now_ms, health, fleet = gateway.now_ms, gateway.health_status(), gateway.fleet_status()
-    settings, storage = (
-        gateway.latest_snapshot(channel.WorkerSettings),
-        gateway.latest_snapshot(channel.StorageSnapshot),
-    )
-    factor = None if storage is None else storage.factor
+    settings, known = gateway.latest_snapshot(channel.WorkerSettings), facts.gather()
+    factor = known.storage
     return {
         **health._asdict(),
         "version": request.app.version,
@@ -265,6 +264,8 @@ async def get_status(request: Request, gateway: Gateway) -> Any:
             "factor": factor.value if factor else 1.0,
             "state": factor.state if factor else "OFF",
             "why": factor.why if factor else "",
+            "mode": known.effective_mode(known.storage_mode),
+            "text": storage_effect_text(known),
         },
         "policies_version": gateway.policies.policies.version,
         "peers": sum(peer.is_living for peer in fleet.peers) if fleet.enabled else None,
