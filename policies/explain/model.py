@@ -28,6 +28,7 @@ PLUGIN: Final = "plugin"
 BROKER_QUOTA: Final = "broker-quota"  # a client quota that brokers enforce
 FROM_BROKERS: Final = "brokers"  # where such a quota is from
 UNKNOWN: Final = "unknown"  # principal of clients whose name only brokers know; without a type, so it is no user's
+PRINCIPAL_TYPE: Final = "User:"
 ANONYMOUS: Final = "ANONYMOUS"  # as Kafka calls the user of a connection that has not authenticated
 
 _BUILT_IN_REASONS: Final = frozenset(itertools.chain.from_iterable(REASONS.values()))
@@ -101,7 +102,7 @@ class TopicFlow(NamedTuple):
 
 def principal_of(user: str) -> str:
     """The principal of that user. "", which no user is called: of clients whose name only brokers know, UNKNOWN."""
-    return f"User:{user}" if user else UNKNOWN
+    return f"{PRINCIPAL_TYPE}{user}" if user else UNKNOWN
 
 
 class ExplainSubject(NamedTuple):

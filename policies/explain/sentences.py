@@ -8,7 +8,7 @@ from typing import Final
 from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
 from policies.explain.case import ExplainCase
-from policies.explain.model import ExplainInputs, ExplainSubject, HeldTraffic, TopicFlow
+from policies.explain.model import PRINCIPAL_TYPE, ExplainInputs, ExplainSubject, HeldTraffic, TopicFlow
 from policies.limits.description import MAX_NAMED, LimitDescription
 from policies.text import one_line
 from policies.thresholds.sums import find_overcommitted, over_text
@@ -121,6 +121,9 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
     if known.observe:
         yield "mode observe: nothing is enforced, all of it is only counted"
     yield from _rollout_notes(case)
+    if asked.user.startswith(PRINCIPAL_TYPE):
+        user, principal = one_line(asked.user), one_line(asked.principal)
+        yield f"the user is {user}, whose principal is {principal}: did you mean {user.removeprefix(PRINCIPAL_TYPE)}?"
     if known.led_topics and not case.leaders:
         yield f"the metadata has no topic {asked.topic}: the explanation assumes that every broker leads a part of it"
     elif case.leaders and asked.broker is not None and asked.broker not in case.leaders:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from gateway.cli_support.arguments import CommandParser, add_examples
 from gateway.commands.admin_client import add_endpoint_arguments
@@ -21,6 +21,7 @@ from gateway.commands.response_display import (
 from gateway.commands.views import state
 from gateway.commands.views.explain import describe_explanation
 from gateway.commands.views.topics import describe_topic_table
+from policies.definitions.policy_values import PolicyKind
 
 ROWS_OF_TOP: Final = 20  # where the output isn't a terminal
 
@@ -137,7 +138,7 @@ VIEWS: Final[Mapping[str, CommandView]] = {
         describe_history,
         {
             "--limit": _limit_option(1000, 20),
-            "--kind": {"metavar": "KIND", "help": "only of this kind: broker, topic, quota, group, tenant, namespace"},
+            "--kind": {"choices": get_args(PolicyKind), "help": "only of this kind"},
             "--name": {"metavar": "NAME", "help": "only of the thing with this name"},
         },
         ("", "gateway.yaml --kind topic --name clicks", "--limit 1000 -o json"),

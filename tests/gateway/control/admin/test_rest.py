@@ -465,6 +465,13 @@ async def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for
     assert (shown["producer_byte_rate.bps"]["by"], shown["producer_byte_rate.bps"]["mode"]) == ("gateway", mode)
 
 
+async def test_a_principal_in_place_of_a_user_is_noted(server: Server) -> None:
+    for user, noted in (("User:alice", True), ("alice", False)):
+        _, said = await server.ask("GET", "/v1/explain", topic="clicks", user=user)
+        note = "the user is User:alice, whose principal is User:User:alice: did you mean alice?"
+        assert (note in said["notes"]) == noted
+
+
 async def test_the_reason_why_brokers_quotas_are_not_known_is_told(server: Server) -> None:
     server.upstream = "kafka:9092: no answer in time"
     for path in ("/v1/client-quotas", "/v1/client-quotas/effective?user=alice"):

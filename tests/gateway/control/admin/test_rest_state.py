@@ -98,6 +98,22 @@ async def test_a_pause_that_holds_nobody_back_is_not_told_as_one(server: Server)
     assert (await server.ask("GET", "/v1/explain", topic="clicks"))[1]["storage"]["text"] == said["storage"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/v1/decisions", {"outcome": "reject"}),
+        ("/v1/policies/history", {"kind": "quotas"}),
+        ("/v1/explain", {"topic": ""}),
+    ],
+)
+async def test_a_question_about_what_there_is_not_is_an_error_and_not_an_empty_answer(
+    server: Server, path: str, query: dict[str, str]
+) -> None:
+    (name,) = query
+    status, said = await server.ask("GET", path, **query)
+    assert (status, [each["where"] for each in said["errors"]]) == (422, [f"query.{name}"])
+
+
 async def test_peers_are_those_that_were_heard(server: Server) -> None:
     _, said = await server.ask("GET", "/v1/peers")
     assert said == {"enabled": False, "topic": "", "up": False, "problem": "", "round_trip_s": None, "peers": []}

@@ -14,7 +14,7 @@ from gateway.control.admin.rest.dependencies import Gateway, Requester
 from gateway.control.admin.rest.models import Changed, EndText, RequestModel, TimeText, Until
 from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
-from policies.definitions.policy_values import PolicyError
+from policies.definitions.policy_values import PolicyError, PolicyKind
 
 router: Final = APIRouter(responses=ERROR_RESPONSES)
 
@@ -29,10 +29,10 @@ class GivenDocument(RequestModel):
 
 
 class HistoryQuery(RequestModel):
-    """`kind`, `name`: of the changed thing, as the answer has them."""
+    """`name`: of the changed thing, as the answer has it."""
 
     limit: int = Field(default=100, ge=1, le=1000)
-    kind: str | None = None
+    kind: PolicyKind | None = None
     name: str | None = None
 
 

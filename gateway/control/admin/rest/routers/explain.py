@@ -29,7 +29,7 @@ topics_router: Final = APIRouter(responses=ERROR_RESPONSES)
 
 
 class ExplainQuery(RequestModel):
-    topic: str
+    topic: str = Field(min_length=1)
     user: str | None = Field(
         default=None,
         description="Without one: a client that has not authenticated. Empty: clients of the principal `unknown`.",
@@ -69,7 +69,8 @@ class ShownLevel(BaseModel):
 
 class ShownRule(BaseModel):
     """It binds when all of its levels are exceeded. `limit` and `rate`: of the first one, `utilization` of the last.
-    `since_ms`: Unix time since when it has limited this traffic; null: it doesn't now.
+    `since_ms`: Unix time since when it has limited this traffic; null: it doesn't now, or, as of Fetch requests, since
+    when isn't known.
     """
 
     name: str

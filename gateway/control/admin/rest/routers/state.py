@@ -46,13 +46,13 @@ class TrafficQuery(_QueryModel):
 
 
 class DecisionsQuery(_QueryModel):
-    """`topic`, `user`, `client_id`: exactly these. `outcome`: rejected, dropped, delayed, would_reject, would_delay."""
+    """`topic`, `user`, `client_id`: exactly these."""
 
     limit: int = Field(default=100, ge=1, le=1000)
     topic: str | None = None
     user: str | None = None
     client_id: CountedName | None = None
-    outcome: str | None = None
+    outcome: Literal["rejected", "dropped", "delayed", "would_reject", "would_delay"] | None = None
 
 
 class ConnectionsQuery(_QueryModel):
