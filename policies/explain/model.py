@@ -18,6 +18,7 @@ from policies.groups.group_limiters import GroupRate
 from policies.limits.description import FleetUse, LimitDescription
 from policies.limits.limit_use import LimitUse
 from policies.meters.broker_meters import PeerTraffic
+from policies.quotas.names import Entity
 from policies.quotas.quota_limiters import QuotaRate, quota_factor
 from policies.quotas.store import QuotaStore, ResolvedQuota
 from policies.storage import AffectedTopics, StorageFactor
@@ -211,8 +212,13 @@ def quota_in_force(known: ExplainInputs, found: ResolvedQuota) -> float:
     return found.value * quota_factor(found.key, storage.value)
 
 
-def quota_rollout_percent(known: ExplainInputs) -> float:
-    """The percentage of clients for whom the gateway enforces client quotas; 0: it only observes."""
+def quota_rollout_percent(known: ExplainInputs, entity: Entity) -> float:
+    """The percentage of the clients of that entity for whom the gateway enforces client quotas; 0: it only observes, as
+    it does clients that are internal.
+    """
+    is_internal = isinstance(entity.user, str) and principal_of(entity.user) in known.internal_principals
+    if is_internal or entity.client_id in known.internal_client_ids:
+        return 0.0
     return 0.0 if known.effective_mode(known.quota_mode) == "observe" else known.rollout.quota
 
 

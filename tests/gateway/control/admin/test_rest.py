@@ -16,6 +16,7 @@ from gateway.channel import PROTOCOL, UsageInterval, UsageRow
 from gateway.control.admin.rest import guard
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
+from gateway.worker_config import WorkerInternal
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
@@ -463,6 +464,24 @@ async def test_the_brokers_value_comes_first_unless_the_gateways_is_enforced_for
     assert (both["by"], both["mode"], both["value"]) == ("brokers", "enforce", 5.0 * MB)
     assert (both["also"]["by"], both["also"]["mode"], both["also"]["value"]) == ("gateway", mode, 1.0 * MB)
     assert (shown["producer_byte_rate.bps"]["by"], shown["producer_byte_rate.bps"]["mode"]) == ("gateway", mode)
+
+
+async def test_of_an_internal_client_the_gateway_enforces_nothing(server: Server) -> None:
+    """As explain says it: metered, never limited."""
+    internal = WorkerInternal(principals=("User:alice",), client_ids=("mirror",))
+    server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", internal=internal)
+    await alter(server, alteration("producer_byte_rate", 1 * MB, user="alice"))
+    server.upstream = [(ALICE, {QuotaKey.parse("producer_byte_rate"): 5.0 * MB})]
+    path = "/v1/client-quotas/effective"
+    for asked in ({"user": "alice"}, {"user": "alice", "client_id": "mirror"}):
+        shown = {each["key"]: each for each in (await server.ask("GET", path, **asked))[1]["quotas"]}
+        assert (shown["producer_byte_rate"]["by"], shown["producer_byte_rate"]["value"]) == ("brokers", 5.0 * MB)
+        assert shown["producer_byte_rate.bps"]["mode"] == "observe"
+    await alter(server, alteration("producer_byte_rate", 1 * MB, user=None))
+    (other,) = (await server.ask("GET", path, user="bob"))[1]["quotas"]
+    assert (other["by"], other["mode"]) == ("gateway", "enforce")
+    (other,) = (await server.ask("GET", path, user="bob", client_id="mirror"))[1]["quotas"]
+    assert (other["by"], other["mode"]) == ("gateway", "observe")
 
 
 async def test_a_principal_in_place_of_a_user_is_noted(server: Server) -> None:

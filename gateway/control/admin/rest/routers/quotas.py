@@ -192,8 +192,8 @@ class EffectiveStorage(BaseModel):
 class EffectiveQuota(BaseModel):
     """`entity`: the one it is set for. `in_force`: the value times the storage factor, for producer_byte_rate in bytes.
     `overridden`: less specific values, most specific first; null: not asked for. `by`: its enforcer, gateway or
-    brokers; `mode`: enforce, observe, or for how many clients it is enforced; `also`: where both have one, the other
-    one's, which is not less, or which is the gateway's and not enforced for all clients.
+    brokers; `mode`: enforce, observe (of internal clients too), or for how many clients it is enforced; `also`: where
+    both have one, the other one's, which is not less, or which is the gateway's and not enforced for all clients.
     """
 
     key: str
@@ -332,7 +332,9 @@ async def get_effective(gateway: Gateway, facts: Facts, wanted: Annotated[Effect
         "version": known.policies.version,
         "storage": _describe_storage(known),
         "brokers_problem": problem,
-        "quotas": [each for key in QUOTA_KEYS for each in _describe_enforced(ours.get(key), brokers.get(key), known)],
+        "quotas": [
+            each for key in QUOTA_KEYS for each in _describe_enforced(ours.get(key), brokers.get(key), known, entity)
+        ],
     }
 
 
@@ -346,13 +348,13 @@ def _describe_storage(known: explain.ExplainInputs) -> dict[str, Any]:
 
 
 def _describe_enforced(
-    ours: ResolvedQuota | None, theirs: ResolvedQuota | None, known: explain.ExplainInputs
+    ours: ResolvedQuota | None, theirs: ResolvedQuota | None, known: explain.ExplainInputs, entity: Entity
 ) -> list[dict[str, Any]]:
     """One key; both may be None. Of request_percentage they are two rows: a worker's time and that of brokers' threads
     are no lesser or greater than each other.
     """
-    found = [_describe_quota(ours, "gateway", known)] if ours is not None else []
-    found += [_describe_quota(theirs, "brokers", known)] if theirs is not None else []
+    found = [_describe_quota(ours, "gateway", known, entity)] if ours is not None else []
+    found += [_describe_quota(theirs, "brokers", known, entity)] if theirs is not None else []
     if len(found) < 2 or (ours is not None and ours.key.type == "request_percentage"):
         return found
     first, second = sorted(found, key=lambda each: (each["mode"] != "enforce", each["in_force"]))
@@ -360,13 +362,13 @@ def _describe_enforced(
 
 
 def _describe_quota(
-    found: ResolvedQuota, by: Literal["gateway", "brokers"], known: explain.ExplainInputs
+    found: ResolvedQuota, by: Literal["gateway", "brokers"], known: explain.ExplainInputs, entity: Entity
 ) -> dict[str, Any]:
     key, is_ours = found.key, by == "gateway"
     return {
         "key": key.wire_name,
         "by": by,
-        "mode": rollout_text(explain.quota_rollout_percent(known)) if is_ours else "enforce",
+        "mode": rollout_text(explain.quota_rollout_percent(known, entity)) if is_ours else "enforce",
         "value": found.value,
         "in_force": explain.quota_in_force(known, found) if is_ours else found.value,
         "entity": found.source,
