@@ -18,12 +18,12 @@ from policies.explain.model import (
     HeldTraffic,
     ShadowedRule,
     TrafficExplanation,
+    internal_reason,
     sortable_ratio,
 )
 from policies.explain.sentences import (
     explain_notes,
     held_elsewhere_text,
-    internal_reason,
     storage_effect_text,
     summarize_rules,
     unknown_before_note,
@@ -45,7 +45,7 @@ def explain_traffic(
     lately = sorted(held, key=lambda each: each.last_ms, reverse=True)[:MAX_HELD]
     made = ExplainCase(asked, known, lately)
     rules, shadowed = _collect_rules(made), made.shadowed
-    internal = internal_reason(asked, known)
+    internal = internal_reason(known, asked.principal, asked.client_id)
     if internal:
         kept = [rule for rule in rules if rule.name in _RULES_FOR_INTERNAL]
         shadowed = [

@@ -140,6 +140,7 @@ class ExplainInputs(NamedTuple):
     observe: bool = False
     internal_principals: Collection[str] = ()
     internal_client_ids: Collection[str] = ()
+    internal_clients: Collection[tuple[str, str]] = ()  # principal and client id
     protected_topics: Collection[str] = ()
     plugins: Sequence[str] = ()
     now_ms: int = 0
@@ -216,10 +217,22 @@ def quota_rollout_percent(known: ExplainInputs, entity: Entity) -> float:
     """The percentage of the clients of that entity for whom the gateway enforces client quotas; 0: it only observes, as
     it does clients that are internal.
     """
-    is_internal = isinstance(entity.user, str) and principal_of(entity.user) in known.internal_principals
-    if is_internal or entity.client_id in known.internal_client_ids:
+    principal = principal_of(entity.user) if isinstance(entity.user, str) else ""
+    if internal_reason(known, principal, entity.client_id if isinstance(entity.client_id, str) else ""):
         return 0.0
     return 0.0 if known.effective_mode(known.quota_mode) == "observe" else known.rollout.quota
+
+
+def internal_reason(known: ExplainInputs, principal: str, client_id: str) -> str:
+    """Why traffic of that client is metered and never limited; "": it may be limited."""
+    for internal, what in (
+        (principal in known.internal_principals, f"{principal} is an internal principal"),
+        (client_id in known.internal_client_ids, f"{client_id!r} is an internal client id"),
+        ((principal, client_id) in known.internal_clients, f"{principal} as {client_id!r} is an internal client"),
+    ):
+        if internal:
+            return f"{what}: metered, never limited"
+    return ""
 
 
 def origin_of(setting: PolicySetting | None, base: BaseOrigin) -> str:

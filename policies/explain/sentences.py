@@ -8,7 +8,7 @@ from typing import Final
 from policies.definitions.rollout import ALL_CLIENTS, rollout_place
 from policies.explain import groups
 from policies.explain.case import ExplainCase
-from policies.explain.model import PRINCIPAL_TYPE, ExplainInputs, ExplainSubject, HeldTraffic, TopicFlow
+from policies.explain.model import PRINCIPAL_TYPE, ExplainInputs, HeldTraffic, TopicFlow
 from policies.limits.description import MAX_NAMED, LimitDescription
 from policies.text import one_line
 from policies.thresholds.sums import find_overcommitted, over_text
@@ -200,11 +200,3 @@ def _rollout_notes(case: ExplainCase) -> Iterator[str]:
                 f"{_POLICY_NAMES[policy]} are enforced for {percent:g} % of the clients: this one, at {at:.2f} of 100,"
                 f" {among} among them"
             )
-
-
-def internal_reason(asked: ExplainSubject, known: ExplainInputs) -> str:
-    if asked.principal in known.internal_principals:
-        return f"{asked.principal} is an internal principal: metered, never limited"
-    if asked.client_id in known.internal_client_ids:
-        return f"{asked.client_id!r} is an internal client id: metered, never limited"
-    return ""

@@ -60,7 +60,8 @@ class ReplayRules:
     topic_pattern: str = ""
     principal_pattern: str = ""
     exempt_principals: frozenset[str] = frozenset()
-    exempt_clients: frozenset[str] = frozenset()
+    exempt_client_ids: frozenset[str] = frozenset()
+    exempt_clients: frozenset[tuple[str, str]] = frozenset()  # principal and client id
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     delivery_s: float = 120.0
     later: Timetable = ()
@@ -71,7 +72,12 @@ class ReplayRules:
         return not any(map(_is_fleet_wide, (self.values, *(values for _, values in self.later))))
 
     def exempts_stream(self, stream: StreamKey) -> bool:
-        return stream[2] in self.exempt_principals or stream[3] in self.exempt_clients
+        _, _, principal, client_id = stream
+        return (
+            principal in self.exempt_principals
+            or client_id in self.exempt_client_ids
+            or (principal, client_id) in self.exempt_clients
+        )
 
 
 def _is_fleet_wide(values: PolicyValues) -> bool:

@@ -181,6 +181,7 @@ def make_rules(
         groups.principal_pattern,
         frozenset(settings.internal.principals),
         frozenset(settings.internal.client_ids),
+        frozenset((each.principal, each.client_id) for each in settings.internal.clients),
         delivery_s=delivery_s,
         later=later,
     )

@@ -493,13 +493,13 @@ upstream: {bootstrap_servers: 'k:9092'}
 mode: observe
 thresholds: {total.bytes.in.per.sec.threshold: 10MB, topics: {clicks: {bytes.in.per.sec.threshold: 1MB}}}
 client_quotas: [{user: alice, request_percentage: 50, producer_byte_rate: 1MB}]
-internal: {principals: ["User:mirror"]}
+internal: {principals: ["User:mirror"], clients: [{principal: "User:bob", client_id: sync}]}
 """
     )
     rules, notes = make_rules(settings, {PolicyKey.of_topic("clicks"): 2e6}, 30.0)
     assert rules.values[PolicyKey.of_broker()] == 1e7
     assert rules.values[PolicyKey.of_topic("clicks")] == 2e6, "a document stands over the file"
-    assert rules.exempt_principals == {"User:mirror"}
+    assert (rules.exempt_principals, rules.exempt_clients) == ({"User:mirror"}, {("User:bob", "sync")})
     assert [note.split(":")[0].split(" is ")[0] for note in notes] == ["mode observe", "request_percentage"]
     burst = config.parse_settings("{upstream: {bootstrap_servers: 'k:9092'}, thresholds: {burst: 10s}}")
     assert make_rules(burst, {}, 30.0)[1][0].startswith("thresholds.burst is not replayed")

@@ -33,6 +33,9 @@ def test_internal_traffic_is_never_limited_but_for_the_gateways_own_topics() -> 
     by_id = explain_traffic(ASKED, known(base, internal_client_ids=("app",), protected_topics=("clicks",)))
     assert named(by_id) == [("protected-topic", None)]
     assert by_id.internal.startswith("'app' is an internal client id")
+    both = explain_traffic(ASKED, known(base, internal_clients=[("User:alice", "app")]))
+    assert (both.rules, both.internal) == ((), "User:alice as 'app' is an internal client: metered, never limited")
+    assert explain_traffic(ASKED, known(base, internal_clients=[("User:alice", "other")])).rules
 
 
 def test_first_is_the_limit_that_leaves_the_fewest_bytes_not_the_one_used_most() -> None:

@@ -32,10 +32,18 @@ def test_brokers_are_replayed_by_themselves_unless_a_limit_holds_over_all(
 
 
 def test_the_clients_that_are_exempt() -> None:
-    rules = ReplayRules({}, exempt_principals=frozenset({"User:mirror"}), exempt_clients=frozenset({"tool"}))
+    rules = ReplayRules(
+        {},
+        exempt_principals=frozenset({"User:mirror"}),
+        exempt_client_ids=frozenset({"tool"}),
+        exempt_clients=frozenset({("User:bob", "sync")}),
+    )
     assert rules.exempts_stream((1, "clicks", "User:mirror", "x"))
     assert rules.exempts_stream((1, "clicks", "User:alice", "tool"))
     assert not rules.exempts_stream((1, "clicks", "User:alice", "app"))
+    assert rules.exempts_stream((1, "clicks", "User:bob", "sync"))
+    assert not rules.exempts_stream((1, "clicks", "User:bob", "app"))
+    assert not rules.exempts_stream((1, "clicks", "User:alice", "sync"))
 
 
 def test_they_travel_to_other_processes() -> None:

@@ -51,6 +51,7 @@ class TrafficFacts:
                 rollout_key=settings.rollout_key,
                 internal_principals=settings.internal.principals,
                 internal_client_ids=settings.internal.client_ids,
+                internal_clients=[(each.principal, each.client_id) for each in settings.internal.clients],
                 protected_topics=settings.protected_topics,
                 plugins=settings.policies,
             )

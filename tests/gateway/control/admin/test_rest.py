@@ -16,7 +16,7 @@ from gateway.channel import PROTOCOL, UsageInterval, UsageRow
 from gateway.control.admin.rest import guard
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
-from gateway.worker_config import WorkerInternal
+from gateway.worker_config import WorkerInternal, WorkerInternalClient
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
@@ -482,6 +482,13 @@ async def test_of_an_internal_client_the_gateway_enforces_nothing(server: Server
     assert (other["by"], other["mode"]) == ("gateway", "enforce")
     (other,) = (await server.ask("GET", path, user="bob", client_id="mirror"))[1]["quotas"]
     assert (other["by"], other["mode"]) == ("gateway", "observe")
+    one = WorkerInternal(clients=(WorkerInternalClient(principal="User:bob", client_id="sync"),))
+    server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", internal=one)
+    for client_id, mode in (("sync", "observe"), ("app", "enforce")):
+        (other,) = (await server.ask("GET", path, user="bob", client_id=client_id))[1]["quotas"]
+        assert other["mode"] == mode
+        _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="bob", client_id=client_id)
+        assert bool(said["internal"]) == (mode == "observe")
 
 
 async def test_a_principal_in_place_of_a_user_is_noted(server: Server) -> None:
