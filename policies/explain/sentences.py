@@ -54,7 +54,11 @@ def _produce_summary(
 ) -> str:
     held = [each for each in lately if each.outcome in _ENFORCED]
     if first is not None and first.limits_now:
-        mine = [each for each in held if each.is_by(first.name) and first.broker in (None, each.broker)]
+        mine = [  # with what was dropped (acks=0): the reason there is that, and not the limit
+            each
+            for each in held
+            if (each.is_by(first.name) or each.outcome == "dropped") and first.broker in (None, each.broker)
+        ]
         parts = (
             f"{_ACTION_TEXTS[first.action]} now by {first.name}{_broker_text(first)}: {first.text}",
             _limit_sources(first),

@@ -108,6 +108,10 @@ def test_one_sentence_says_what_is_done_by_what_set_where_and_how_long_it_takes(
     assert explain_traffic(ASKED, busy, both).summary.endswith(
         "4 requests were delayed by 1.5 s each and 1 request was rejected lately, the latest 3 s ago"
     )
+    lost = waited._replace(outcome="dropped", reason="acks0-limit", delay_ms=0)
+    assert explain_traffic(ASKED, busy, [lost]).summary.endswith(
+        "limit from file; 4 requests were dropped lately, the latest 3 s ago"
+    )
     assert explain_traffic(ASKED, busy).summary.endswith("(125%); limit from file")
     idle = known(base, rates=rates())
     assert explain_traffic(ASKED, idle, [waited._replace(last_ms=NOW_MS - 45_000)]).summary.startswith(
