@@ -64,6 +64,7 @@ class TrafficTimeline:
 
     def __init__(self) -> None:
         self._ring = [_TimelineSlot() for _ in range(SLOTS)]
+        self._newest = 0  # the latest slot that could be written to
         self.since_ms: int | None = None
 
     def add_interval(self, interval: UsageInterval, now_ms: int) -> None:
@@ -73,6 +74,11 @@ class TrafficTimeline:
         start, end = interval.start_ms, max(interval.end_ms, interval.start_ms + 1)
         sums = _sum_interval(interval)
         newest = now_ms // SLOT_MS + 1
+        if newest < self._newest:  # the clock was set back: this time comes again, and would be counted twice
+            for slot in self._ring:
+                if slot.number > newest:
+                    slot.number = -1
+        self._newest = newest
         for number in range(max(start // SLOT_MS, newest - SLOTS + 1), min((end - 1) // SLOT_MS, newest) + 1):
             share = (min(end, (number + 1) * SLOT_MS) - max(start, number * SLOT_MS)) / (end - start)
             slot = self._ring[number % SLOTS]

@@ -58,6 +58,17 @@ def test_a_clock_that_is_set_back_does_not_empty_the_chart() -> None:
     assert [(point.at_ms, point.accepted * S) for point in timeline.list_points(back + 2 * SLOT_MS)] == [(back, 20)]
 
 
+def test_time_that_comes_again_is_not_counted_twice() -> None:
+    timeline = TrafficTimeline()
+    for number in range(20):
+        timeline.add_interval(interval(T0 + number * SLOT_MS, row("accepted", 10)), T0 + number * SLOT_MS)
+    for number in range(5, 20):  # 150 s back
+        timeline.add_interval(interval(T0 + number * SLOT_MS, row("accepted", 10)), T0 + number * SLOT_MS)
+    points = timeline.list_points(T0 + 20 * SLOT_MS + LATE_MS)
+    expected = [10.0] * 5 + [20.0] * 2 + [10.0] * 13  # twice: the slot of that moment, and the next
+    assert [point.accepted * S for point in points] == expected
+
+
 def test_a_long_interval_is_spread_over_its_slots() -> None:
     timeline = TrafficTimeline()
     timeline.add_interval(interval(T0, ms=1), T0)
@@ -94,7 +105,7 @@ def test_it_is_what_a_list_of_everything_would_say(given_: list[tuple[int, int, 
     timeline, all_of_them = TrafficTimeline(), []
     now = T0
     for after_ms, ms, size in sorted(given_):
-        now = T0 + after_ms + ms
+        now = max(now, T0 + after_ms + ms)
         timeline.add_interval(interval(T0 + after_ms, row("accepted", size), ms=ms), now)
         all_of_them.append((T0 + after_ms, T0 + after_ms + ms, size))
     points = timeline.list_points(now + LATE_MS)
