@@ -124,6 +124,7 @@ class ExplainInputs(NamedTuple):
 
     `base_origin`: of policies that were not changed at run time. `observe`: nothing at all is enforced. `elsewhere`: at
     other gateways, by name: of the client's traffic to any topic, or of the topic's where no client is asked about.
+    `unheard`: why other gateways, with which limits are shared, can't be heard; "": they can, or there is no exchange.
     """
 
     policies: PolicySet = PolicySet()
@@ -151,6 +152,7 @@ class ExplainInputs(NamedTuple):
     rollout: PolicyRollout = PolicyRollout()  # of policies in mode enforce
     rollout_key: bytes = b""
     elsewhere: Mapping[str, TopicFlow] = {}
+    unheard: str = ""
     counted_since_ms: int = 0  # since when traffic that was held back is known: since control began
 
     def effective_mode(self, own: Mode) -> Mode:

@@ -10,7 +10,7 @@ from policies.explain import groups
 from policies.explain.case import ExplainCase
 from policies.explain.model import PRINCIPAL_TYPE, ExplainInputs, HeldTraffic, TopicFlow
 from policies.limits.description import MAX_NAMED, LimitDescription
-from policies.text import one_line
+from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.sums import find_overcommitted, over_text
 from policies.units import format_rate, format_time
 
@@ -142,6 +142,11 @@ def explain_notes(case: ExplainCase) -> Iterator[str]:
     for gateway, flow in sorted(known.elsewhere.items()):
         only = "what holds it back there only its explain says"
         yield f"gateway {one_line(gateway)} has such traffic too; {only}: {_flow_text(flow)}"
+    if known.unheard:
+        yield (
+            "other gateways can't be heard: what they use is not known, and this gateway's shares of limits become even"
+            f" ones: {one_line(known.unheard, ERROR_CHARS)}"
+        )
     if note := groups.missing_group_note(case):
         yield note
     if known.broker_quotas_problem:

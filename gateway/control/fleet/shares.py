@@ -309,17 +309,18 @@ class FleetControl:
         return "fallback" if is_over else "frozen"
 
     def find_uses(self, keys: Iterable[FleetKey] | None = None) -> dict[FleetKey, FleetUse]:
-        """This gateway's share of these limits, or of all that it uses, and the use by each other gateway."""
+        """This gateway's share of these limits, or of all that it uses, and the use by each other gateway, as far as
+        it can hear them.
+        """
         allocator, exchange = self._allocator, self.exchange
         if allocator is None or exchange is None or allocator.gateway_count == 1:  # then every limit is whole here
             return {}
-        found = {}
+        found, are_heard = {}, self.state != "fallback"
         for key in self._limits_in_use.limits if keys is None else keys:
             limit = self._limits_in_use.find_limit(key)
             if limit is not None:
-                found[key] = FleetUse(
-                    allocator.share_of(key, limit), exchange.peers.rates_by_gateway(key), allocator.gateway_count
-                )
+                others = exchange.peers.rates_by_gateway(key) if are_heard else {}
+                found[key] = FleetUse(allocator.share_of(key, limit), others, allocator.gateway_count)
         return found
 
     def find_peer_rates(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:

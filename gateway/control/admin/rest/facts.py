@@ -21,7 +21,7 @@ class TrafficFacts:
 
     def gather(self) -> explain.ExplainInputs:
         """All that needs no subject: without groups, brokers' own quotas and shared limits."""
-        latest = self._gateway.latest_snapshot
+        latest, fleet = self._gateway.latest_snapshot, self._gateway.fleet_status()
         topics, rates = latest(channel.TopicSnapshot), latest(channel.WorkerRates)
         known = explain.ExplainInputs(
             self._gateway.policies.policies,
@@ -29,6 +29,7 @@ class TrafficFacts:
             {} if topics is None else topics.leads,
             now_ms=self._gateway.now_ms,
             counted_since_ms=self._gateway.recent.since_ms,
+            unheard=(fleet.problem or f"topic {fleet.topic} is silent") if fleet.enabled and not fleet.up else "",
         )
         if rates is not None:
             partial = len(rates.quotas) >= channel.MAX_QUOTA_RATES

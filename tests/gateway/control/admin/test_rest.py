@@ -15,6 +15,7 @@ from gateway import channel
 from gateway.channel import PROTOCOL, UsageInterval, UsageRow
 from gateway.control.admin.rest import guard
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
+from gateway.control.gateway_health import FleetStatus
 from gateway.data.shared.client import MAX_CLIENT_ID, MAX_PRINCIPAL
 from gateway.worker_config import WorkerInternal, WorkerInternalClient
 from policies.definitions.policy_set import PolicySet
@@ -489,6 +490,22 @@ async def test_of_an_internal_client_the_gateway_enforces_nothing(server: Server
         assert other["mode"] == mode
         _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="bob", client_id=client_id)
         assert bool(said["internal"]) == (mode == "observe")
+
+
+@pytest.mark.parametrize(
+    ("fleet", "note"),
+    [
+        (FleetStatus(), ""),
+        (FleetStatus(True, "__usage", up=True), ""),
+        (FleetStatus(True, "__usage", problem="no rights"), "become even ones: no rights"),
+        (FleetStatus(True, "__usage"), "become even ones: topic __usage is silent"),
+    ],
+)
+async def test_that_other_gateways_can_not_be_heard_is_noted(server: Server, fleet: FleetStatus, note: str) -> None:
+    server.peers = fleet
+    _, said = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
+    notes = [each for each in said["notes"] if each.startswith("other gateways can't be heard: what they use")]
+    assert [each.endswith(note) for each in notes] == [True] * bool(note)
 
 
 async def test_a_principal_in_place_of_a_user_is_noted(server: Server) -> None:

@@ -752,6 +752,10 @@ def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     assert play.fleet.find_uses(["no limit"]) == {}
     assert play.metrics.gauges == {"fleet_peers": 1, "fleet_members": 2, "fleet_exchange_up": 1}
     assert play.metrics.dropped == {"stale": 3}
+    play.fleet.on_exchange_state(False)
+    play.step(shares.FROZEN_S + shares.DECAY_S)
+    assert play.fleet.state == "fallback"
+    assert play.fleet.find_uses() == {GOLD: FleetUse(50.0, {}, 2)}, "not what was heard hours ago"
 
 
 def hurries(play: Fleet, *uses: tuple[Any, ...]) -> int:
