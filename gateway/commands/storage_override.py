@@ -52,6 +52,7 @@ def _describe_result(action: str, args: argparse.Namespace, answer: Mapping[str,
     what = "paused" if action == "pause" else "let in"
     return [
         f"producers are {what} until {args.until}, or until `produce-gateway storage resume`",
+        *(["mode observe: that is only counted, and nobody is held back"] if answer.get("mode") == "observe" else ()),
         *(
             f"except topics of {volume}, which is at its hard limit (--force lets them in as well)"
             for volume in answer.get("still_full", ())

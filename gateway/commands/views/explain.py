@@ -33,7 +33,8 @@ def describe_explanation(response: Mapping[str, Any]) -> list[str]:
 
 def _rule_line(rule: Mapping[str, Any], now_ms: int) -> str:
     mark = ">" if rule["first"] else " "
-    since = f" for {format_duration((now_ms - rule['since_ms']) / 1000)}" if rule["since_ms"] is not None else ""
+    since_ms = rule["since_ms"]  # after now where the clock was just set back
+    since = "" if since_ms is None else f" for {format_duration(max(0, now_ms - since_ms) / 1000)}"
     state = f" LIMITS NOW{since}," if rule["limits_now"] else ""
     mode = ", only counted" if rule["mode"] == "observe" else ""
     what = "" if rule["traffic"] == "produce" else f" {rule['traffic'] if rule['traffic'] == 'fetch' else 'all'}"

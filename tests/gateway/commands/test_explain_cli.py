@@ -78,6 +78,15 @@ def test_an_explanation_is_readable(gateway: Server, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_what_began_by_a_clock_that_was_set_back_began_now(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    busy(gateway)
+    rows = (UsageRow(1, "clicks", "User:bob", "app", "rejected", "topic-threshold", 15_000, 2, 2, 1000),)
+    then_ms = NOW_MS + 4_000
+    gateway.recent.add_interval(UsageInterval("b", 0, 3, then_ms, then_ms + 500, rows), then_ms)
+    assert views.main("explain", ["--topic", "clicks", "--user", "bob", "--url", gateway.url]) == 0
+    assert any("LIMITS NOW for 0 s," in line for line in out(capsys))
+
+
 def test_one_broker_can_be_asked_about(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
     busy(gateway)
     assert views.main("explain", ["--topic", "views", "--broker", "12", "--url", gateway.url]) == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.commands import storage_override
 from gateway.control.storage.override import OVERRIDE_KEY, find_override
 from gateway.control.storage.status import ShownOverride
 from policies.units import format_time
@@ -19,7 +20,7 @@ OPEN = {**PAUSE, "state": "OPEN"}
 
 def status(scope: str = "cluster", factor: float = 1.0) -> dict[str, Any]:
     volumes = [{"name": "/a", "factor": factor}, {"name": "/b", "factor": 0.5}]
-    return {"enabled": True, "scope": scope, "brokers": [{"id": 1, "volumes": volumes}]}
+    return {"enabled": True, "mode": "enforce", "scope": scope, "brokers": [{"id": 1, "volumes": volumes}]}
 
 
 async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server) -> None:
@@ -45,6 +46,16 @@ async def test_it_is_kept_as_a_policy_with_author_reason_and_end(server: Server)
     assert (await server.ask("DELETE", PATH))[0] == 200
     assert OVERRIDE_KEY not in server.policies.policies.changes
     assert (await server.ask("DELETE", PATH))[0] == 404
+
+
+def test_a_pause_that_is_only_counted_is_not_called_one(gateway: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    for mode, said in (("enforce", 1), ("observe", 2)):
+        gateway.storage = {**status(), "mode": mode}
+        assert storage_override.main(["pause", "--for", "30m", "--reason", "a test", "--url", gateway.url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == said
+        assert lines[0].startswith("producers are paused until ")
+        assert lines[1:] == ["mode observe: that is only counted, and nobody is held back"][: said - 1]
 
 
 async def test_an_opening_is_refused_at_a_hard_limit_that_is_everybody_s_and_told_where_it_is_some_topics(

@@ -35,9 +35,10 @@ class NewOverride(BaseModel):
 
 
 class Overrides(Alterations):
-    """`still_full`: volumes that hold on, since they are at their hard limit."""
+    """`still_full`: volumes that hold on, since they are at their hard limit. `mode`: with observe nobody is held."""
 
     still_full: list[str]
+    mode: str
 
 
 class StorageOff(BaseModel):
@@ -72,7 +73,7 @@ async def put_override(new: NewOverride, how: How, gateway: Gateway, requester: 
     altered = await gateway.policies.alter_policies(
         [PolicyOperation(OVERRIDE_KEY, str(override), new.until)], requester.source, validate_only=how.validate_only
     )
-    return {**alterations_of(altered), "still_full": full}
+    return {**alterations_of(altered), "still_full": full, "mode": status["mode"]}
 
 
 @router.delete(PATH, response_model=Alterations)
