@@ -167,7 +167,7 @@ class ExplainInputs(NamedTuple):
         """Those that the question is about; None: of an unknown one."""
         if asked.broker is not None:
             return (asked.broker,)
-        measured = {broker.node_id for broker in self.rates.brokers}
+        measured = {broker.node_id for broker in self.rates.brokers if broker.node_id >= 0}
         return self.topic_leaders(asked.topic) or tuple(sorted({*self.led_topics, *measured})) or (None,)
 
 

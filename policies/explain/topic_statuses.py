@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from policies.definitions.policy_values import PolicyKey
 from policies.explain.idle_limits import IdleLimits
 from policies.explain.model import ExplainInputs, TopicFlow, origin_of, sortable_ratio
-from policies.limits.description import NOT_SHARED, OTHER_GATEWAYS, FleetUse, LimitLevel
+from policies.limits.description import NOT_SHARED, OTHER_GATEWAYS, FleetUse, LimitLevel, known_broker
 from policies.thresholds.broker_limits import TopicRate
 from policies.thresholds.values import TOPIC_KEY
 
@@ -95,8 +95,8 @@ def topic_statuses(
         away = math.fsum(use.combined_rate(0.0) for use in there.values()) if there else other.accepted
         lines.append(
             TopicStatus(
-                name, tuple(levels), kind,
-                origin or ("computed" if limited else ""), nearest,
+                name, tuple(broker for broker in levels if broker >= 0), kind,
+                origin or ("computed" if limited else ""), None if nearest is None else known_broker(nearest),
                 level.whole_limit if limited else explicit.get(name),
                 away + math.fsum(meter.rate for meter in here.values()), away, level,
                 any(meter.over for meter in here.values()), flow.combined_with(other), theirs,

@@ -193,7 +193,7 @@ class RateSeries(Collector):
         rates = self._merge_rates()
         families = make_gauges(_COLLECTED)
         for broker in rates.brokers:
-            add = _make_adder(families, [str(broker.node_id)], "broker")
+            add = _make_adder(families, [broker_label(broker.node_id)], "broker")
             add("rate_bytes_per_second", broker.rate)
             add("error_rate_bytes_per_second", broker.error_rate)
             add("throttled_rate_bytes_per_second", broker.throttled_rate)
@@ -224,7 +224,8 @@ class RateSeries(Collector):
         chosen = self._topics.choose_busiest(self._merge_rates().brokers)
         known = self._labels
         found = {
-            node_id: _labels_of(str(node_id), topics, known.get(node_id, {})) for node_id, topics in chosen.items()
+            node_id: _labels_of(broker_label(node_id), topics, known.get(node_id, {}))
+            for node_id, topics in chosen.items()
         }
         self._labels = found  # for the next one; there may be two at the same time
         shown = list(itertools.chain.from_iterable(chosen.values()))

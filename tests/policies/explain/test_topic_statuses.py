@@ -13,6 +13,7 @@ from policies.explain import (
 from policies.meters.broker_meters import PeerTraffic
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
 from tests.policies.explain.explain_play import (
+    ASKED,
     MB,
     TOTAL,
     known,
@@ -42,6 +43,14 @@ def test_the_broker_where_a_topic_uses_most_speaks_for_it() -> None:
     )
     (only,) = topic_statuses(ExplainInputs(rates=two), {})
     assert (only.broker, only.rate, only.utilization, only.brokers) == (2, 4.0, 0.3, (1, 2))
+
+
+def test_a_broker_that_is_not_known_yet_is_no_broker() -> None:
+    """Of what is produced on a connection to the bootstrap address, before it is known whose that is."""
+    unknown = MeterRates([BrokerRate(-1, 1.0, 0.0, 0.0, None, [TopicRate("t", 1.0, 10.0, False)])])
+    (only,) = topic_statuses(ExplainInputs(rates=unknown), {})
+    assert (only.broker, only.rate, only.utilization, only.brokers) == (None, 1.0, 0.1, ())
+    assert ExplainInputs(rates=unknown).subject_brokers(ASKED) == (None,)
 
 
 def test_a_topic_that_only_another_gateway_saw_takes_no_share_from_others() -> None:

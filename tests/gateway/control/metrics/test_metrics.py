@@ -427,6 +427,17 @@ def test_rates_show_the_latest_snapshot_only() -> None:
     assert math.isnan(value(metrics, "topic_threshold_utilization_ratio", broker="1", topic="b") or 0.0)
 
 
+def test_a_broker_that_is_not_known_yet_has_one_name_in_counters_and_rates() -> None:
+    metrics = GatewayMetrics()
+    metrics.set_known_topics({"a"})
+    metrics.add_interval(interval(row(topic="a", broker=-1)))
+    metrics.set_rates(WorkerRates((BrokerRate(-1, 50.0, 1.0, 2.0, 100.0, [TopicRate("a", 30.0, 20.0, True)]),)))
+    text = b"".join(metrics.render_text()).decode()
+    assert 'broker="-1"' not in text
+    assert value(metrics, "broker_rate_bytes_per_second", broker="unknown") == 50
+    assert value(metrics, "topic_rate_bytes_per_second", broker="unknown", topic="a") == 30
+
+
 @pytest.mark.seed("DISK.36")
 def test_storage_metrics_are_there_from_the_start_where_storage_is_on() -> None:
     metrics = GatewayMetrics()
