@@ -148,7 +148,7 @@ class ExplainInputs(NamedTuple):
     finder: GroupResolver | None = None  # of groups
     group_mode: Mode = "enforce"
     broker_quotas: QuotaStore = QuotaStore()  # which the brokers enforce themselves
-    broker_quotas_problem: str = ""  # why they are not known
+    broker_quotas_problem: str = ""  # why they, or which of them hold for a client, are not known
     rollout: PolicyRollout = PolicyRollout()  # of policies in mode enforce
     rollout_key: bytes = b""
     elsewhere: Mapping[str, TopicFlow] = {}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from gateway import channel
 from gateway.control.admin.rest.context import GatewayContext
@@ -12,6 +13,11 @@ from policies import explain
 from policies.definitions.policy_set import PolicySet
 from policies.groups.finder import GroupResolver
 from policies.quotas.store import QuotaStore
+
+_OTHER_NAMES: Final = (
+    "SASL ends at the gateway, so brokers know a client by the user of authentication.upstream_credentials_file, and by"
+    " its quotas; those shown are of the name here"
+)
 
 
 class TrafficFacts:
@@ -58,6 +64,14 @@ class TrafficFacts:
             )
         return known
 
+    def find_other_names(self, theirs: QuotaStore | None) -> str:
+        """Why `theirs`, the brokers' quotas of a user, may not be those of clients with its name here; "": they are, or
+        there are none.
+        """
+        settings = self._gateway.latest_snapshot(channel.WorkerSettings)
+        ends_here = settings is not None and any(each.sasl is not None for each in settings.listeners.values())
+        return _OTHER_NAMES if ends_here and theirs is not None and theirs.entries else ""
+
     def gather_groups(self) -> explain.ExplainInputs:
         """All that resource groups need."""
         known = self._with_groups(self.gather())
@@ -67,6 +81,7 @@ class TrafficFacts:
         """All that one explanation needs."""
         theirs, problem = await self._gateway.fetch_broker_quotas()
         known = self._with_groups(self.gather())
+        problem = problem or self.find_other_names(theirs)
         known = known._replace(broker_quotas=theirs or QuotaStore(), broker_quotas_problem=problem)
         fleet = self._gateway.fleet_uses(explain.shared_limit_keys(subject, known))
         brokers = [node for node in known.subject_brokers(subject) if node is not None]

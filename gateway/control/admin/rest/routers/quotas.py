@@ -208,7 +208,9 @@ class EffectiveQuota(BaseModel):
 
 
 class EffectiveQuotas(BaseModel):
-    """`brokers_problem`: why the brokers' own quotas are not known, "" where they are."""
+    """`brokers_problem`: why the brokers' own quotas, or which of them hold for the client, are not known; "": they
+    are.
+    """
 
     version: int
     storage: EffectiveStorage
@@ -331,7 +333,7 @@ async def get_effective(gateway: Gateway, facts: Facts, wanted: Annotated[Effect
     return {
         "version": known.policies.version,
         "storage": _describe_storage(known),
-        "brokers_problem": problem,
+        "brokers_problem": problem or facts.find_other_names(theirs),
         "quotas": [
             each for key in QUOTA_KEYS for each in _describe_enforced(ours.get(key), brokers.get(key), known, entity)
         ],
