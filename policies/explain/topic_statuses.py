@@ -24,9 +24,9 @@ class TopicStatus(NamedTuple):
 
     `threshold`: on the broker where its utilization is highest, `broker`; None = none; in force there, as `level` says.
     `kind`: explicit, implicit, or none. `rate`: one-minute rate of all brokers, `elsewhere`: the part of it that other
-    gateways bring. `over`: rejected or delayed somewhere by its threshold. `flow`: through all gateways; `others`:
-    through the other ones, by name, where the topic is among their busiest. `is_missing`: no broker has it, as where a
-    threshold's topic is mistyped.
+    gateways bring. `over`: rejected or delayed somewhere by its threshold, or it would be if that were enforced.
+    `flow`: through all gateways; `others`: through the other ones, by name, where the topic is among their busiest.
+    `is_missing`: no broker has it, as where a threshold's topic is mistyped.
     """
 
     topic: str

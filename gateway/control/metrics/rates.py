@@ -84,7 +84,8 @@ TOPICS: Final = (
         "topic_over_threshold",
         "gauge",
         _PLACE,
-        "1 while topic and broker are over their thresholds: Produce requests are rejected or delayed.",
+        "1 while topic and broker are over their thresholds: Produce requests are rejected or delayed; with mode "
+        "`observe` they would be.",
     ),
 )
 RATES: Final = (*BROKERS, *TOPICS)
@@ -108,7 +109,9 @@ QUOTAS: Final = (
         _QUOTA,
         "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0.",
     ),
-    MetricFamily("client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests."),
+    MetricFamily(
+        "client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests; with mode `observe` it would."
+    ),
     MetricFamily("client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid."),
 )
 GROUPS: Final = (
@@ -118,7 +121,12 @@ GROUPS: Final = (
         _GROUP,
         "Topics with traffic through this gateway since the last tick.",
     ),
-    MetricFamily("group_waiting", "gauge", _GROUP, "1 while the group delays requests at this gateway."),
+    MetricFamily(
+        "group_waiting",
+        "gauge",
+        _GROUP,
+        "1 while the group delays requests at this gateway; with mode `observe` it would.",
+    ),
     MetricFamily(
         "group_rate_bytes_per_second",
         "gauge",

@@ -33,7 +33,7 @@ class TimelinePoint(NamedTuple):
 
     `offered`: everything that clients sent. `accepted`: forwarded with acks=0 included, `delayed` is part of it.
     `would`: rejected or delayed if observed limits were enforced. `factor`: the lowest storage factor that a worker
-    enforced; None: storage protection is off.
+    enforced; None: none did (storage protection is off, or observes), or nothing came.
     """
 
     at_ms: int

@@ -132,7 +132,7 @@ class Status(BaseModel):
 
 class TrafficPoint(BaseModel):
     """Bytes per second, as a mean of `step_ms` from `at_ms` on. `accepted`, `rejected`: parts of `offered`; `delayed`:
-    a part of `accepted`; `factor`: the lowest storage factor that was enforced, null: storage protection is off.
+    a part of `accepted`; `factor`: the lowest storage factor that was enforced, null: none was, or nothing came.
     """
 
     at_ms: int
