@@ -115,7 +115,8 @@ def _show_history(gateway: AdminEndpoint, args: argparse.Namespace) -> str:
 
 def describe_history(response: Mapping[str, Any]) -> list[str]:
     """The changes as lines."""
-    return [_history_line(each) for each in response["changes"]] or ["nothing was changed at run time"]
+    nothing = "no such change is known" if response["version"] else "nothing was changed at run time"
+    return [_history_line(each) for each in response["changes"]] or [nothing]
 
 
 def _history_line(change: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def _peers_text(living: int | None, elsewhere: float) -> str:
 def describe_clients(response: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     if not response["clients"]:
-        return ["no client has produced lately"]
+        return ["no such client has produced lately, or was held back in the last ten minutes"]
     rows = [_client_row(each, response["at_ms"]) for each in response["clients"]]
     columns = list(CLIENT_COLUMNS)
     if any(each["others"] for each in response["clients"]):

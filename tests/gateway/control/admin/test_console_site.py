@@ -444,6 +444,7 @@ async def test_values_that_differ_never_look_the_same(browser: Browser) -> None:
         assert ("without an end" in seen.text) == (not until)
         assert (await browser.post("/console/topic", again, topic="clicks")).status == 303
     assert "5,040,000 bytes/s" in (await browser.get("/console/history")).text
+    assert "No such change is known." in (await browser.get("/console/history", kind="quota")).text
 
 
 async def test_storage_protection_that_observes_or_holds_some_topics_is_not_said_to_lower_quotas(

@@ -22,6 +22,7 @@ from gateway.control.lifecycle.reload import ConfigStatus, ReloadResult
 from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import InquiryResult
 from policies.definitions.policy_records import ChangeSource, PastChange
+from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
 from policies.explain import TopicFlow
 from policies.storage import StorageFactor
@@ -310,7 +311,7 @@ def test_what_runs_through_other_gateways_has_a_column(
 
 
 def test_nothing_is_said_in_words(lines: Callable[..., list[str]]) -> None:
-    assert lines("clients") == ["no client has produced lately"]
+    assert lines("clients") == ["no such client has produced lately, or was held back in the last ten minutes"]
     assert lines("connections") == ["no client is connected"]
     assert lines("peers") == ["limits hold for this gateway alone: the configuration switches the exchange off"]
     assert lines("history") == ["nothing was changed at run time"]
@@ -325,6 +326,8 @@ def test_history_can_be_asked_of_one_thing(gateway: Server, lines: Callable[...,
     assert len(lines("history")) == 2
     (only,) = lines("history", "--kind", "topic", "--name", "clicks")
     assert "by ann via rest from 127.0.0.1:5" in only
+    gateway.policies.policies = PolicySet(version=2)
+    assert lines("history", "--kind", "quota") == ["no such change is known"]
 
 
 @pytest.mark.parametrize("name", [name for name, view in views.VIEWS.items() if view.method == "GET"])
