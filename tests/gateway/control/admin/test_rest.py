@@ -474,8 +474,8 @@ async def test_of_an_internal_client_the_gateway_enforces_nothing(server: Server
     await alter(server, alteration("producer_byte_rate", 1 * MB, user="alice"))
     server.upstream = [(ALICE, {QuotaKey.parse("producer_byte_rate"): 5.0 * MB})]
     path = "/v1/client-quotas/effective"
-    for asked in ({"user": "alice"}, {"user": "alice", "client_id": "mirror"}):
-        shown = {each["key"]: each for each in (await server.ask("GET", path, **asked))[1]["quotas"]}
+    for client in ("?user=alice", "?user=alice&client_id=mirror"):
+        shown = {each["key"]: each for each in (await server.ask("GET", path + client))[1]["quotas"]}
         assert (shown["producer_byte_rate"]["by"], shown["producer_byte_rate"]["value"]) == ("brokers", 5.0 * MB)
         assert shown["producer_byte_rate.bps"]["mode"] == "observe"
     await alter(server, alteration("producer_byte_rate", 1 * MB, user=None))
