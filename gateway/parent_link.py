@@ -36,11 +36,12 @@ class ListeningSocket(msgspec.Struct, frozen=True, tag=True):
 
 class ConfigOrigin(msgspec.Struct, frozen=True):
     """The files that a configuration was read from, the configuration file first, and the Unix time in ns before that.
-    No file: it can't be read again.
+    No file: it can't be read again. `pending`: keys in them that wait for a restart of the gateway.
     """
 
     files: tuple[str, ...] = ()
     read_at_ns: int = 0
+    pending: tuple[str, ...] = ()
 
 
 NO_ORIGIN = ConfigOrigin()

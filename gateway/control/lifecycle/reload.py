@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import trio
+from msgspec.structs import replace
 
 from gateway import config
 from gateway.config import ConfigExamination, Settings
@@ -92,8 +93,11 @@ class ConfigReloader:
         self._origin = origin
         self._reload_lock = trio.Lock()
         self._settled_files = SettledFiles(())
-        self.state = ConfigStatus(origin.files[0] if origin.files else "", origin.read_at_ns // 10**6)
+        self.state = ConfigStatus(
+            origin.files[0] if origin.files else "", origin.read_at_ns // 10**6, pending=origin.pending
+        )
         context.metrics.set_loaded_at(origin.read_at_ns / 1e9)
+        context.metrics.show_pending_keys(len(origin.pending))
 
     async def run(self) -> None:
         """Read the configuration again whenever the parent asks for it, and when its files have changed; until
@@ -144,7 +148,7 @@ class ConfigReloader:
         accepted = attempt.outcome in ("applied", "unchanged")
         loaded_ms = attempt.at_ms if accepted else self.state.loaded_ms
         self.state = self.state._replace(last=attempt, loaded_ms=loaded_ms)
-        self._context.metrics.count_reload(attempt.outcome, is_accepted=accepted, pending=len(self.state.pending))
+        self._context.metrics.count_reload(attempt.outcome, is_accepted=accepted)
         if accepted:
             self._context.metrics.set_loaded_at(attempt.at_ms / 1000)
         return attempt
@@ -163,7 +167,7 @@ class ConfigReloader:
         examined = await trio.to_thread.run_sync(self._examine, Path(self._origin.files[0]))
         files = tuple(map(str, examined.files))
         if files != self._origin.files:  # other secrets: they are looked at from here on
-            self._origin = ConfigOrigin(files, self._origin.read_at_ns)
+            self._origin = replace(self._origin, files=files)
             self._settled_files.mark_known(await self._read_file_states())
         if examined.settings is None or examined.findings:
             raise _ReloadRefused("refused", examined.lines)
@@ -179,7 +183,7 @@ class ConfigReloader:
                 f"settings that apply at once conflict with those that need a restart ({', '.join(changes.pending)})"
             )
             raise _ReloadRefused("refused", [f"{together}: {problem}" for problem in changes.problems])
-        former_origin, self._origin = self._origin, ConfigOrigin(files, read_at_ns)
+        former_origin, self._origin = self._origin, ConfigOrigin(files, read_at_ns, changes.pending)
         if not changes.live:
             log.info(
                 "configuration read again: nothing has changed%s", " that applies at once" if changes.pending else ""
@@ -209,6 +213,7 @@ class ConfigReloader:
         if pending and pending != self.state.pending:
             log.warning("configuration: a restart is needed before these apply: %s", ", ".join(pending))
         self.state = self.state._replace(pending=pending)
+        self._context.metrics.show_pending_keys(len(pending))
 
 
 class _ReloadRefused(Exception):

@@ -212,11 +212,14 @@ class GatewayMetrics:
         """The configuration file was read and accepted at that Unix time."""
         self._gauges["config_last_reload_success_timestamp_seconds"].set(at_s)
 
-    def count_reload(self, outcome: str, *, is_accepted: bool, pending: int) -> None:
-        """It was read again, or could not be; `pending`: keys that wait for a restart."""
+    def count_reload(self, outcome: str, *, is_accepted: bool) -> None:
+        """It was read again, or could not be."""
         self._counters["config_reload"].labels(outcome).inc()
         self._gauges["config_last_reload_successful"].set(is_accepted)
-        self._gauges["config_keys_pending"].set(pending)
+
+    def show_pending_keys(self, count: int) -> None:
+        """So many keys of the file wait for a restart."""
+        self._gauges["config_keys_pending"].set(count)
 
     def show_lacking(self, parts: Mapping[str, str]) -> None:
         """All parts that may be lacking, with why they are; "" for those that are not."""

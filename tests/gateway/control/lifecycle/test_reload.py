@@ -178,6 +178,16 @@ async def test_what_takes_a_restart_is_named_and_all_else_holds(make: Any, caplo
     assert control.metric("config_keys_pending") == 0
 
 
+async def test_a_new_control_knows_what_waits_for_a_restart(make: Any) -> None:
+    """Nothing else would tell it: the file has not changed since, so it isn't read again."""
+    control = await make("")
+    assert (await control.reload(UPSTREAM + "workers: 3\nmode: observe\n"))[0] == "applied"
+    control.parent.origin = control.adopted[-1][1]
+    control.metrics.show_pending_keys(0)
+    assert control.make_reloader().state.pending == ("workers",)
+    assert control.metric("config_keys_pending") == 1
+
+
 async def test_what_would_not_go_with_what_waits_is_refused_as_a_whole(make: Any) -> None:
     storage = "storage: {soft: {type: MinFreeBytes, level: 2}, hard: {type: MinFreeBytes, level: 1}}\n"
     control = await make(TOTAL % "1MB" + storage)
@@ -445,7 +455,7 @@ def test_a_running_gateway_follows_its_file(gateway: Gateway, capsys: pytest.Cap
     gateway.wait_for(
         "control again", lambda: ((gateway.get("/v1/status")[0] == 200 and total()) or {}).get("value") == 7e6
     )
-    gateway.wait_for("told again", lambda: config_of(gateway)["pending"] in ([], ["workers"]))
+    gateway.wait_for("told again", lambda: config_of(gateway)["pending"] == ["workers"])
     assert post_reload(gateway)[1]["last"]["outcome"] == "unchanged"
     command = ("reload", ["--url", f"http://127.0.0.1:{gateway.admin}"])
     assert views.main(*command) == 0
