@@ -340,7 +340,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     # the factor it was told last: a new control goes on with it, not with the fallback
     storage: StorageSnapshot | None = None
     gateways: int = 1  # likewise: that share; 1: alone, or just started
-    informed: bool = False  # it has had all snapshots, so until a new control knows better they hold
+    informed: bool = False  # it has had all policies, so until a new control knows better they hold
     addresses: dict[str, int] = {}  # clients' connections that it has, by address
 
 

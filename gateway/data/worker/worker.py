@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.channel import (
     PROTOCOL,
+    SNAPSHOTS_BY_FACT,
     AcceptedConnection,
     AddressVerdict,
     AdminAnswer,
@@ -68,6 +69,7 @@ class DataPlane:
     ) -> None:
         engine = PolicyEngine(trio.current_time(), page=page)
         self._uplink = uplink
+        self._lacking_policies = set(SNAPSHOTS_BY_FACT["policies"])
         self.world = WorkerState(
             settings, engine, uplink.log, uplink.request_metadata, self._post_query, uplink.log_client_warning
         )
@@ -95,8 +97,14 @@ class DataPlane:
             nursery.start_soon(self.share_reporter.watch_expiry)
             nursery.start_soon(self.listing.run)
 
+    @property
+    def is_informed(self) -> bool:
+        """Whether control has sent all policies: it may have ended in between."""
+        return not self._lacking_policies
+
     def apply_message(self, message: ToWorker) -> None:
         """Apply a message from control, of any kind but connections and the end."""
+        self._lacking_policies.discard(type(message))
         self.periodic_tasks.idle_watch.wake_sleepers()  # requests may go on with it
         now = trio.current_time()
         match message:
@@ -258,7 +266,7 @@ class DataWorker:
                 hello,
                 storage=plane.storage_follower.last_storage,
                 gateways=plane.world.engine.fleet.gateways,
-                informed=True,
+                informed=plane.is_informed,
                 addresses=plane.connections.reset_for_control(),
             )
         )
