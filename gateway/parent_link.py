@@ -50,12 +50,14 @@ NO_ORIGIN = ConfigOrigin()
 class StartControl(msgspec.Struct, frozen=True, tag=True):
     """To control, after the sockets that were open already: the validated configuration, as JSON.
 
-    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work.
+    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work. `thresholds`: the last
+    `KeepThresholds`.
     """
 
     settings: bytes
     was_up: bool = False
     origin: ConfigOrigin = NO_ORIGIN
+    thresholds: bytes = b""
 
 
 class ReloadConfig(msgspec.Struct, frozen=True, tag=True):
@@ -116,6 +118,12 @@ class AdoptConfig(msgspec.Struct, frozen=True, tag=True):
     drain_timeout_s: float
 
 
+class KeepThresholds(msgspec.Struct, frozen=True, tag=True):
+    """Control: the last valid thresholds of the operator's source, as the next control reads them."""
+
+    thresholds: bytes
+
+
 class HealthReport(msgspec.Struct, frozen=True, tag=True):
     """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
 
@@ -132,7 +140,9 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
 
 
 ToChild = ListeningSocket | StartControl | ReloadConfig | NewChannel | StopNotice | StopChild
-ToParent = ListenRequest | UnlistenRequest | ReconnectRequest | WasUp | AdoptConfig | HealthReport | GiveUp
+ToParent = (
+    ListenRequest | UnlistenRequest | ReconnectRequest | WasUp | AdoptConfig | KeepThresholds | HealthReport | GiveUp
+)
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
 decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
@@ -168,6 +178,7 @@ class ParentLink:
         settings: control only, set once `started` is: the configuration as JSON.
         was_up: control only, likewise: an earlier control had everything up.
         origin: control only, likewise: where the configuration was read.
+        thresholds: control only, likewise: what an earlier control left with `keep_thresholds`; b"": nothing.
         reload: control only: set when somebody asks for that; whoever does it first puts another event in its place.
         inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
     """
@@ -184,6 +195,7 @@ class ParentLink:
         self.settings = b""
         self.was_up = False
         self.origin = NO_ORIGIN
+        self.thresholds = b""
         self.reload = trio.Event()
         self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
 
@@ -244,6 +256,10 @@ class ParentLink:
         """Control: another configuration holds."""
         self._channel.post(message)
 
+    def keep_thresholds(self, thresholds: bytes) -> None:
+        """Control: these are the last valid thresholds of the operator's source; the next control gets them."""
+        self._channel.post(KeepThresholds(thresholds))
+
     def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
         """Control: what the health port says from here on."""
         self._channel.post(HealthReport(tuple(problems), tuple(lacking)))
@@ -266,6 +282,7 @@ class ParentLink:
                 self.request_reconnect(message.worker)
             case StartControl():
                 self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
+                self.thresholds = message.thresholds
                 self.started.set()
             case ReloadConfig():
                 self.reload.set()

@@ -34,6 +34,7 @@ from gateway.parent_link import (
     ConfigOrigin,
     GiveUp,
     HealthReport,
+    KeepThresholds,
     ListenFailed,
     ListeningSocket,
     ListenRequest,
@@ -383,6 +384,8 @@ class _ProcessSupervisor:
             case AdoptConfig():
                 self._start = replace(self._start, settings=message.settings, origin=message.origin)
                 self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
+            case KeepThresholds(thresholds):
+                self._start = replace(self._start, thresholds=thresholds)
             case HealthReport(problems, lacking):
                 self._health.record_report(problems, lacking, trio.current_time())
             case GiveUp(text):

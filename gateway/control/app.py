@@ -37,7 +37,7 @@ from gateway.control.lifecycle.reload import ConfigReloader
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.outside import Outside
 from gateway.control.policies.kafka_admin.admin_service import KafkaAdmin
-from gateway.control.policies.policy_base import PolicyBase
+from gateway.control.policies.policy_base import PolicyBase, find_kept_thresholds
 from gateway.control.policies.quota_source import ThresholdFeed
 from gateway.control.policies.service import PolicyService, watched_topics
 from gateway.control.policies.store import StoreError
@@ -162,8 +162,11 @@ class _ControlProcess:
         cluster_source = outside.make_cluster_source(settings, lambda: watched_topics(facts.policies.latest))
         self._broker_quotas = outside.make_broker_quotas(settings)
         store = outside.make_policy_store(settings, patient=context.was_up)
+        thresholds = find_kept_thresholds(context)
+        if thresholds is not None:
+            store.replace_base(settings.policy_values_with(*thresholds))
         self._policies = PolicyService(context, store, clock, cluster_source, self._broker_quotas)
-        self._policy_base = PolicyBase(context, self._policies)
+        self._policy_base = PolicyBase(context, self._policies, thresholds)
 
         storage_context = _make_storage_context(context, self._policies, self._recent, self._usage_log)
         self._storage_service = StorageService(storage_context, components)

@@ -177,6 +177,7 @@ class ParentEnd:
         self.settings = settings
         self.was_up = was_up
         self.origin = NO_ORIGIN
+        self.thresholds = b""  # worlds have no source of thresholds
         self.inherited = {
             name: (*address, gateway.network.listen(address)) for name, address in gateway.listeners.items()
         }

@@ -33,6 +33,7 @@ class Parent:
 
     def __init__(self, origin: ConfigOrigin = NO_ORIGIN) -> None:
         self.origin = origin
+        self.thresholds = b""
         self.reload, self.leaving = trio.Event(), trio.Event()
         self.reconnects: list[int] = []
         self.adopted: list[AdoptConfig] = []
@@ -45,6 +46,9 @@ class Parent:
 
     def adopt_config(self, message: AdoptConfig) -> None:
         self.adopted.append(message)
+
+    def keep_thresholds(self, thresholds: bytes) -> None:
+        self.thresholds = thresholds
 
 
 class QuietCluster(PublishedCluster):

@@ -42,7 +42,7 @@ from gateway.parent_link import ConfigOrigin, NewChannel
 from gateway.storage.source_view import VolumeSourceView
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import NO_IDS, PolicyKey, PolicyOperation, TopicIds
-from policies.storage import FactorKeeper, Observation, QuotaValues, SoftHard, Volume, VolumeLimit
+from policies.storage import FactorKeeper, Observation, ObservationFailed, QuotaValues, SoftHard, Volume, VolumeLimit
 from tests.background import until
 from tests.gateway.control.contexts import Parent
 from tests.gateway.control.policies.test_quota_source import Source
@@ -177,9 +177,13 @@ class Play:
 
 
 @asynccontextmanager
-async def playing(path: Path, text: str = "", *, was_up: bool = False, opens: bool = True) -> AsyncIterator[Play]:
+async def playing(
+    path: Path, text: str = "", *, was_up: bool = False, opens: bool = True, thresholds: bytes = b""
+) -> AsyncIterator[Play]:
+    """`thresholds`: what an earlier control left."""
     play = Play(path, text, was_up)
     play.outside.store_opens = opens
+    play.parent.thresholds = thresholds
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(play.run)
@@ -302,3 +306,25 @@ async def test_thresholds_of_a_source_replace_those_of_the_file(
         source.said = QuotaValues(None, {})
         await until(lambda: play.last(ThresholdPolicy).total is None)
         assert caplog.text.count("the last thresholds stay") == 1
+
+
+async def test_a_new_control_begins_with_the_last_thresholds_of_a_source_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(QuotaValues(5000.0, {"clicks": 2000.0}))
+    monkeypatch.setattr("gateway.control.outside.load_plugin", lambda *_: source)
+    text = "thresholds: {total.bytes.in.per.sec.threshold: 1000, source: mine, interval: 100ms}\n"
+    async with playing(tmp_path, text) as play:
+        await until(lambda: play.parent.thresholds)
+        kept = play.parent.thresholds
+    source.said = ObservationFailed("away")
+    async with playing(tmp_path, text, was_up=True, thresholds=kept) as play:
+        await until(lambda: ThresholdPolicy in itertools.chain(*play.kinds) and "away" in caplog.text)
+        told = [each for each in itertools.chain(*play.told) if type(each) is ThresholdPolicy]
+        assert [(each.total, each.topics) for each in told] == [(5000.0, {"clicks": 2000.0})]
+        assert play.control._policy_base.origin_of(PolicyKey.of_broker()) == "source mine"
+        play.write("mode: observe\n" + text)
+        play.parent.ask_for_reload()
+        await until(lambda: play.parent.adopted)
+        await until(lambda: play.last(ThresholdPolicy).mode == "observe")
+        assert play.last(ThresholdPolicy).total == 5000.0
