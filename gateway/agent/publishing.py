@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from gateway.agent.measuring import MeasuredVolumes, measure_volumes
 from gateway.agent.metrics import AgentMetrics
 from gateway.agent.settings import AgentSettings
+from gateway.kafka.client_files import ClientFiles
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import TopicError, is_fatal
 from gateway.storage.snapshot import encode_snapshot
@@ -53,6 +54,7 @@ class VolumeAgent:
         self._failures = 0  # since then
         self.stop_requested = threading.Event()
         self._topic = volume_topic(settings.client_properties(), settings.topic, settings.replication)
+        self._files = ClientFiles(settings.client_properties())
         self._producer = self._make_producer()
         self._has_producer_failed = False  # for good
 
@@ -95,6 +97,7 @@ class VolumeAgent:
         settings = self._settings
         if self._has_producer_failed:
             self._producer, self._has_producer_failed = self._make_producer(), False
+        self._producer = self._files.renew_client(self._producer, self._make_producer)
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
             complaint = self._topic.ensure_topic()
             if complaint and complaint != self._complaint:

@@ -3,6 +3,7 @@
 #   topic_names.py       the default names of the internal topics
 #   internal_topic.py    one such topic: created where it is missing, looked up, judged, followed by its id
 #   topic_consumer.py    the consumer of such a topic
+#   client_files.py      clients made anew once the files of their certificates have changed
 #   describe.py          topics described by librdkafka, through the death of a controller
 #   access.py            librdkafka's properties -> how to reach and trust a broker
 #   oauthbearer.py       tokens for OAUTHBEARER: from an issuer, kept and renewed

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from gateway.kafka.client_files import ClientFiles
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import (
     RETRY_S,
@@ -66,6 +67,7 @@ class SnapshotReader:
         self._topic = InternalTopic({**quiet, "error_cb": self._on_error}, topic, TOPIC_SPEC)
         self._troubles = TroubleLog(log, "volume snapshots")
         self._properties = quiet
+        self._files = ClientFiles(properties)  # of the consumer
         self._consumer = self._make_consumer()
         self._topic_id = ""
         self._is_used = False  # the consumer has read a topic
@@ -155,6 +157,7 @@ class SnapshotReader:
                 self._topic.schedule_lookup(RETRY_S)
                 self._report_problem("down", f"can't be read ({error_reason(error.args[0])})")
                 return
+            self._renew_consumer()
             if self._troubles.kind in ("absent", "down"):  # other trouble ends with what is read
                 self._note_reading()
         elif isinstance(found, TopicAbsent):
@@ -185,6 +188,17 @@ class SnapshotReader:
             self._partitions |= fresh
             self._behind |= fresh
             self._consumer.incremental_assign(self._from_beginning(fresh))
+
+    def _renew_consumer(self) -> None:
+        """Go on with another consumer where the files of this one have changed."""
+        fresh = self._files.renew_client(self._consumer, self._make_consumer)
+        if fresh is not self._consumer:
+            places = self._consumer.position(self._from_beginning(self._partitions))
+            self._consumer.close()
+            self._consumer = fresh
+            for place in places:
+                place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+            fresh.assign(places)
 
     def _from_beginning(self, partitions: Iterable[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic.name, partition, OFFSET_BEGINNING) for partition in sorted(partitions)]

@@ -13,7 +13,9 @@ from typing import Any, Final, Protocol
 
 import trio
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
+from gateway.kafka.client_files import ClientFiles
 from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topics, make_admin_client
 from gateway.kafka.reach import explain_unreachable
 from policies.definitions.policy_values import TopicId, TopicIds
@@ -95,7 +97,8 @@ class AdminSource:
         self._error = ""
         self._client = client
         self._is_explained = False  # why it doesn't answer
-        self._admin = make_admin_client({**client, "error_cb": self._on_error})
+        self._files = ClientFiles(client)
+        self._admin = self._make_admin()
         self._own_topics = frozenset(own_topics)
         self._hidden = self._own_topics.union(INTERNAL_TOPICS)
         self._ids: dict[str, bytes] = {}
@@ -125,7 +128,11 @@ class AdminSource:
         self._is_explained = False
         return view
 
+    def _make_admin(self) -> AdminClient:
+        return make_admin_client({**self._client, "error_cb": self._on_error})
+
     def _fetch_blocking(self) -> ClusterMetadata:
+        self._admin = self._files.renew_client(self._admin, self._make_admin)
         try:
             metadata = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:

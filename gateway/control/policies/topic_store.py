@@ -37,6 +37,7 @@ from gateway.control.policies.transactions import (
     RetryableFailure,
     translate_error,
 )
+from gateway.kafka.client_files import ClientFiles
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import (
     CREATE_TIMEOUT_S,
@@ -121,6 +122,7 @@ class TopicStore:
         self._troubles = TroubleLog(log, "policies")
         self._expect_to_read()
         self._properties = properties
+        self._files = ClientFiles(properties)  # of the consumer
         self._consumer = self._make_consumer()
         self._writer = PolicyTransactions(properties, topic)
         self._guard = threading.Lock()
@@ -329,7 +331,12 @@ class TopicStore:
                 self._topic.schedule_lookup(RETRY_S)
                 self._troubles.report_trouble("down", str(error))
                 return
-            if self._troubles.kind == "unreadable":  # else nothing is heard of the end of that, unless others write
+            former, self._consumer = self._consumer, self._files.renew_client(self._consumer, self._make_consumer)
+            is_renewed = self._consumer is not former
+            if is_renewed:
+                former.close()
+            # Else nothing is heard of the end of that, unless others write.
+            if is_renewed or self._troubles.kind == "unreadable":
                 read_to = self._log.end_offset
                 self._assign_topic(OFFSET_BEGINNING if read_to < 0 else read_to)
             if self._troubles.kind in ("down", "lost"):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.policies.store import StoreError
+from gateway.kafka.client_files import ClientFiles
 from policies.definitions.policy_records import PolicyRecord
 
 TRANSACTION_MS: Final = 10_000  # a killed writer may hold up the readers for this long, unless another gateway writes
@@ -57,12 +58,15 @@ class PolicyTransactions:
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
         self._properties = properties
         self._topic = topic
+        self._files = ClientFiles(properties)
         self._producer: Producer | None = None
 
     def open(self, deadline: float) -> None:
         """From now on this gateway may write, until another one opens its own."""
-        if self._producer is not None:
+        if self._producer is not None and not self._files.have_changed:
             return
+        self.close()  # two of this gateway's would fence each other
+        self._files = ClientFiles(self._properties)
         try:
             producer = Producer(
                 {

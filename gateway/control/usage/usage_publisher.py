@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_spool import UsageSpool, read_header
+from gateway.kafka.client_files import ClientFiles
 from gateway.kafka.internal_topic import EssentialConfig, InternalTopic, TopicError, TopicSpec, is_fatal
 from policies import usage
 
@@ -50,6 +51,7 @@ class UsagePublisher:
         spec = TopicSpec({"cleanup.policy": "delete", "compression.type": "producer"}, _NO_COMPACTION, partitions)
         self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
+        self._files = ClientFiles(client)
         self._producer: Producer | None = None
         self._ready = False
         self._fault = ""  # of the topic's configuration
@@ -162,19 +164,25 @@ class UsagePublisher:
                 settle(line, error.args[0])
                 return
 
+    def _make_producer(self) -> Producer:
+        return Producer(
+            {
+                **self._client,
+                "enable.idempotence": True,
+                "acks": "all",
+                "compression.type": "lz4",
+                "message.timeout.ms": PUBLISH_TIMEOUT_MS,
+                "topic.metadata.propagation.max.ms": 3_000,  # a deleted topic is made again after this
+            }
+        )
+
     def _prepare_producer(self) -> None:
         try:
             if self._producer is None:
-                self._producer = Producer(
-                    {
-                        **self._client,
-                        "enable.idempotence": True,
-                        "acks": "all",
-                        "compression.type": "lz4",
-                        "message.timeout.ms": PUBLISH_TIMEOUT_MS,
-                        "topic.metadata.propagation.max.ms": 3_000,  # a deleted topic is made again after this
-                    }
-                )
+                self._files = ClientFiles(self._client)
+                self._producer = self._make_producer()
+            else:
+                self._producer = self._files.renew_client(self._producer, self._make_producer)
             if not self._ready:
                 fault = self._topic.ensure_topic()
                 if fault and fault != self._fault:

@@ -315,6 +315,8 @@ class UsageExchange:
 
     def _follow_topic(self, found: internal_topic.TopicPresent) -> None:
         before = self._found
+        if before is not None and self.writer.renew_producer():
+            self._reader.renew_consumer()
         if found == before:
             return
         if before is None or found.topic_id != before.topic_id:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.fleet.exchange.health import ExchangeHealth
 from gateway.control.fleet.exchange.reports import UsageReporter
+from gateway.kafka.client_files import ClientFiles
 
 LATE_S: Final = 1.0  # a report may be on its way for this long, or a cycle
 LEAVE_S: Final = 0.5
@@ -35,6 +36,7 @@ class ReportWriter:
         self._reporter = reporter
         self._health = health
         self._late_s = max(LATE_S, reporter.cycle_s)
+        self._files = ClientFiles(client)
         self._producer: Producer | None = None
         self._delivery_epoch = 0  # reports thrown away don't count any more when they are heard of later
         self._pending = 0  # messages on their way
@@ -44,7 +46,21 @@ class ReportWriter:
         as Kafka would.
         """
         self.close()
-        self._producer = Producer(
+        self._files = ClientFiles(self._client)
+        self._producer = self._make_producer()
+
+    def renew_producer(self) -> bool:
+        """Write by another producer where the files of the present one have changed. Whether there is another one."""
+        former = self._producer
+        producer = None if former is None else self._files.renew_client(former, self._make_producer)
+        if producer is former:
+            return False
+        self.close()
+        self._producer = producer
+        return True
+
+    def _make_producer(self) -> Producer:
+        return Producer(
             {
                 **self._client,
                 "acks": 1,
