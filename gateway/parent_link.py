@@ -50,14 +50,15 @@ NO_ORIGIN = ConfigOrigin()
 class StartControl(msgspec.Struct, frozen=True, tag=True):
     """To control, after the sockets that were open already: the validated configuration, as JSON.
 
-    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work. `thresholds`: the last
-    `KeepThresholds`.
+    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work. `thresholds`,
+    `gateways`: the last of `KeepThresholds` and `KeepGateways`.
     """
 
     settings: bytes
     was_up: bool = False
     origin: ConfigOrigin = NO_ORIGIN
     thresholds: bytes = b""
+    gateways: int = 1
 
 
 class ReloadConfig(msgspec.Struct, frozen=True, tag=True):
@@ -124,6 +125,12 @@ class KeepThresholds(msgspec.Struct, frozen=True, tag=True):
     thresholds: bytes
 
 
+class KeepGateways(msgspec.Struct, frozen=True, tag=True):
+    """Control: so many gateways share limits, this one included."""
+
+    gateways: int
+
+
 class HealthReport(msgspec.Struct, frozen=True, tag=True):
     """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
 
@@ -141,7 +148,15 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
 
 ToChild = ListeningSocket | StartControl | ReloadConfig | NewChannel | StopNotice | StopChild
 ToParent = (
-    ListenRequest | UnlistenRequest | ReconnectRequest | WasUp | AdoptConfig | KeepThresholds | HealthReport | GiveUp
+    ListenRequest
+    | UnlistenRequest
+    | ReconnectRequest
+    | WasUp
+    | AdoptConfig
+    | KeepThresholds
+    | KeepGateways
+    | HealthReport
+    | GiveUp
 )
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
@@ -178,7 +193,8 @@ class ParentLink:
         settings: control only, set once `started` is: the configuration as JSON.
         was_up: control only, likewise: an earlier control had everything up.
         origin: control only, likewise: where the configuration was read.
-        thresholds: control only, likewise: what an earlier control left with `keep_thresholds`; b"": nothing.
+        thresholds, gateways: control only, likewise: what an earlier control left with `keep_thresholds`, b"" for
+            nothing, and with `keep_gateways`.
         reload: control only: set when somebody asks for that; whoever does it first puts another event in its place.
         inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
     """
@@ -196,6 +212,7 @@ class ParentLink:
         self.was_up = False
         self.origin = NO_ORIGIN
         self.thresholds = b""
+        self.gateways = 1
         self.reload = trio.Event()
         self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
 
@@ -260,6 +277,10 @@ class ParentLink:
         """Control: these are the last valid thresholds of the operator's source; the next control gets them."""
         self._channel.post(KeepThresholds(thresholds))
 
+    def keep_gateways(self, gateways: int) -> None:
+        """Control: so many gateways share limits, this one included; the next control gets that number."""
+        self._channel.post(KeepGateways(gateways))
+
     def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
         """Control: what the health port says from here on."""
         self._channel.post(HealthReport(tuple(problems), tuple(lacking)))
@@ -282,7 +303,7 @@ class ParentLink:
                 self.request_reconnect(message.worker)
             case StartControl():
                 self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
-                self.thresholds = message.thresholds
+                self.thresholds, self.gateways = message.thresholds, message.gateways
                 self.started.set()
             case ReloadConfig():
                 self.reload.set()

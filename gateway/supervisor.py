@@ -34,6 +34,7 @@ from gateway.parent_link import (
     ConfigOrigin,
     GiveUp,
     HealthReport,
+    KeepGateways,
     KeepThresholds,
     ListenFailed,
     ListeningSocket,
@@ -386,6 +387,8 @@ class _ProcessSupervisor:
                 self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
             case KeepThresholds(thresholds):
                 self._start = replace(self._start, thresholds=thresholds)
+            case KeepGateways(gateways):
+                self._start = replace(self._start, gateways=gateways)
             case HealthReport(problems, lacking):
                 self._health.record_report(problems, lacking, trio.current_time())
             case GiveUp(text):

@@ -72,7 +72,7 @@ async def control(link: parent_link.ParentLink) -> None:
         tell(
             "control", "started",
             settings=link.settings.decode(), inherited=sorted(link.inherited), was_up=link.was_up,
-            files=link.origin.files, thresholds=link.thresholds.decode(),
+            files=link.origin.files, thresholds=link.thresholds.decode(), gateways=link.gateways,
         )  # fmt: skip
         if MOOD == "give-up" or (MOOD == "give-up-later" and link.was_up):
             await link.give_up("no spool to write to")
@@ -111,6 +111,7 @@ async def tell_reload(link: parent_link.ParentLink) -> None:
                 parent_link.AdoptConfig(b'{"new": 1}', parent_link.ConfigOrigin(("gw.yaml",), 5), 0.0, 30.0)
             )
             link.keep_thresholds(b"[1,{}]")
+            link.keep_gateways(3)
             # Messages are read in their order: with this answer the parent has these.
             (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
             tell("control", "adopted")

@@ -226,7 +226,7 @@ def test_a_configuration_that_was_adopted_is_that_of_later_controls_and_of_the_e
     os.kill(control, signal.SIGKILL)
     second = family.wait_for("control", "started", count=2)
     assert (second["settings"], second["files"], second["was_up"]) == ('{"new": 1}', ["gw.yaml"], True)
-    assert second["thresholds"] == "[1,{}]"
+    assert (second["thresholds"], second["gateways"]) == ("[1,{}]", 3)
     family.process.send_signal(signal.SIGTERM)
     assert family.end()[0] == 0
     assert family.wait_for("control", "stop")["timeout"] == pytest.approx(27)

@@ -178,6 +178,7 @@ class ParentEnd:
         self.was_up = was_up
         self.origin = NO_ORIGIN
         self.thresholds = b""  # worlds have no source of thresholds
+        self.gateways = gateway.known_gateways
         self.inherited = {
             name: (*address, gateway.network.listen(address)) for name, address in gateway.listeners.items()
         }
@@ -209,6 +210,9 @@ class ParentEnd:
         self.was_up = self._gateway.was_up = True
 
     def adopt_config(self, message: Any) -> None: ...
+
+    def keep_gateways(self, gateways: int) -> None:
+        self._gateway.known_gateways = gateways
 
     def report_health(self, problems: Any, lacking: Any) -> None:
         self._gateway.problems = tuple(problems)
@@ -251,6 +255,7 @@ class Gateway:
         self.listeners: dict[str, tuple[str, int]] = {}
         self.problems: tuple[str, ...] = ()
         self.was_up = False
+        self.known_gateways = 1  # to its parent
         self.tell = tell
         self.spool_dir = folder / self.name
         self.metrics: GatewayMetrics | None = None

@@ -17,8 +17,9 @@ from gateway.data.relay.links import RelayLink
 from gateway.data.worker.worker import DataPlane
 from policies.engine import PolicyEngine
 from policies.thresholds.pacing import PACE_S, ThresholdPacer
+from tests.simulation.clock import START_S
 from tests.simulation.judge import Judge
-from tests.simulation.world import ClientPlan, Fault, Plan, World, make_plan
+from tests.simulation.world import WARM_UP_S, ClientPlan, Fault, Plan, World, make_plan
 from tests.variants import ROOT
 
 # Seed, theme, and whether nothing goes wrong in it.
@@ -189,3 +190,17 @@ def test_the_only_worker_of_a_gateway_is_killed_and_no_burst_passes_once_more() 
     clients = (ClientPlan("java", "app-0", topics, 800_000.0, 3_000, (0,)),)
     faults = (Fault(12.0, "worker killed"), Fault(20.0, "worker killed"))
     assert World(Plan(1, 23.0, "reject", 100_000.0, 1, 1, topics, clients, faults)).run().violations == []
+
+
+def test_a_gateway_whose_processes_are_all_new_leaves_others_their_shares() -> None:
+    """Neither its control nor its worker knows that there are others, until these are heard: the parent does."""
+    topics = {"acme.orders.new": 2}
+    clients = tuple(
+        ClientPlan("librdkafka", f"app-{number}", topics, 300_000.0, 3_000, (number,)) for number in range(2)
+    )
+    faults = (Fault(20.0, "control killed", 0), Fault(20.0, "worker killed", 0))
+    world = World(Plan(7, 40.0, "group", 100_000.0, 2, 1, topics, clients, faults))
+    assert world.run().violations == []
+    began = START_S + WARM_UP_S
+    seconds = {second - began: size for second, size in world.judge.recent.items() if second >= began + 5.0}
+    assert max(seconds.values()) <= 1.1 * 100_000.0 + 6_000.0, seconds

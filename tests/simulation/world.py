@@ -902,7 +902,7 @@ class World:
         gateway.is_stopped, gateway.is_frozen = True, False
         self.network.close_listeners(list(gateway.listeners.values()))
         gateway.listeners.clear()
-        gateway.was_up = False
+        gateway.was_up, gateway.known_gateways = False, 1
         self.agenda.after(max(1.0, fault.seconds), self._start_gateway, gateway)
 
     def _gateway_restarted(self, fault: Fault) -> None:
@@ -914,7 +914,7 @@ class World:
         async def restart() -> None:
             await gateway.stop(10.0)
             await trio.sleep(1.0)
-            gateway.was_up = False
+            gateway.was_up, gateway.known_gateways = False, 1
             self._start_gateway(gateway)
 
         self._nursery.start_soon(restart)

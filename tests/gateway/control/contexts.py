@@ -33,7 +33,7 @@ class Parent:
 
     def __init__(self, origin: ConfigOrigin = NO_ORIGIN) -> None:
         self.origin = origin
-        self.thresholds = b""
+        self.thresholds, self.gateways = b"", 1
         self.reload, self.leaving = trio.Event(), trio.Event()
         self.reconnects: list[int] = []
         self.adopted: list[AdoptConfig] = []
@@ -46,6 +46,9 @@ class Parent:
 
     def adopt_config(self, message: AdoptConfig) -> None:
         self.adopted.append(message)
+
+    def keep_gateways(self, gateways: int) -> None:
+        self.gateways = gateways
 
     def keep_thresholds(self, thresholds: bytes) -> None:
         self.thresholds = thresholds

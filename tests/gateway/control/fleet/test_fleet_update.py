@@ -98,7 +98,10 @@ def test_the_settings_have_the_seed_s_names() -> None:
 def test_control_publishes_as_the_settings_say(tmp_path: Path, given: str, exchange: tuple[str, float] | None) -> None:
     settings = config.parse_settings(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
     control = app._ControlProcess(
-        settings, Mock(was_up=False, origin=NO_ORIGIN), Outside().make_components(settings), lambda settings: None
+        settings,
+        Mock(was_up=False, origin=NO_ORIGIN, thresholds=b"", gateways=1),
+        Outside().make_components(settings),
+        lambda settings: None,
     )
     made = control._fleet.exchange
     assert exchange == (None if made is None else (made._topic.name, made._cycle_s))
