@@ -13,7 +13,7 @@ from policies.decision import Mode
 from policies.fleet.fleet_limiter import FleetShares
 from policies.groups.group_limiters import GroupLimiters, GroupLimitValues, GroupLookup
 from policies.limited_broker import LimitedBroker
-from policies.meters.broker_meters import NO_PEER_TRAFFIC, PeerTraffic
+from policies.meters.broker_meters import NO_PEER_TRAFFIC, QUIET_RATE, PeerTraffic
 from policies.meters.meter import TickSchedule
 from policies.meters.topic_meter import ALWAYS_ASK, NEVER_ASK
 from policies.storage.request_limits import NO_AFFECTED_TOPICS, NO_EFFECT, AffectedIndex, StorageEffect, StoragePause
@@ -54,6 +54,7 @@ class PolicyEngine:
         self._internal = frozenset(topic.encode() for topic in internal)
         self.groups = GroupLimiters(self.fleet, self._internal)
         self._peer_traffic: Mapping[int, PeerTraffic] = {}
+        self._listed_brokers: frozenset[int] | None = None  # None: not known yet
 
     def set_thresholds(
         self,
@@ -136,6 +137,12 @@ class PolicyEngine:
         """`fleet` has new shares: apply them to the limits."""
         for broker in self.brokers.values():
             broker.limits.apply_share(now)
+
+    def set_listed_brokers(self, node_ids: Iterable[int]) -> None:
+        """Set the brokers that metadata lists. Others keep their meters, since clients may still be connected to them,
+        and have rates only while there is something to measure.
+        """
+        self._listed_brokers = frozenset(node_ids)
 
     def set_listed_topics(self, node_id: int, names: Iterable[str]) -> None:
         """Set the topics that have a partition led by that broker, by its metadata. Topics known only from produce
@@ -228,7 +235,14 @@ class PolicyEngine:
 
     def collect_rates(self) -> list[BrokerRate]:
         """The rates of all meters, for metrics."""
-        return [broker.limits.read_rate(self._now) for broker in self.brokers.values()]
+        return [broker.limits.read_rate(self._now) for broker in self.brokers.values() if self._has_rates(broker)]
+
+    def _has_rates(self, broker: LimitedBroker) -> bool:
+        listed = self._listed_brokers
+        if listed is None or broker.node_id in listed or broker.node_id < 0:
+            return True
+        rates = broker.total.fleet_rate, broker.errors.rate, broker.throttled.rate
+        return max(rates) >= QUIET_RATE
 
     def collect_warnings(self) -> tuple[str, ...]:
         """Warnings about policies that are allowed but hardly intended, as of now; empty: none."""

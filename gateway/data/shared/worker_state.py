@@ -198,6 +198,7 @@ class WorkerState:
         return None if settings is None else settings.sasl
 
     def set_topics(self, topics: TopicSnapshot) -> None:
+        self.engine.set_listed_brokers(topics.leads)
         for node_id in self.engine.brokers.keys() | topics.leads.keys():  # a broker that isn't listed leads nothing
             self.engine.set_listed_topics(node_id, topics.leads.get(node_id, ()))
         if len(self.cluster.topic_ids) > 2 * sum(map(len, topics.leads.values())) + MAX_DELETED_TOPICS:
