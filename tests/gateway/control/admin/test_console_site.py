@@ -450,7 +450,10 @@ async def test_values_that_differ_never_look_the_same(browser: Browser) -> None:
 async def test_storage_protection_that_observes_or_holds_some_topics_is_not_said_to_lower_quotas(
     browser: Browser,
 ) -> None:
-    factor, held = StorageFactor(0.25, why="broker 1 /d"), (AffectedTopics("broker 1 /d", 0.25, "broker 1 /d", ("clicks",)),)
+    factor, held = (
+        StorageFactor(0.25, why="broker 1 /d"),
+        (AffectedTopics("broker 1 /d", 0.25, "broker 1 /d", ("clicks",)),),
+    )
     for snapshot, text in (
         (StorageSnapshot(factor), "(throttle) multiplies what producers may by 0.25: broker 1 /d"),
         (StorageSnapshot(factor, "observe"), "(throttle) only observes, and lowers nothing: broker 1 /d"),
