@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
+from gateway.config.sections.fields import Copies, reject_bool
 from gateway.kafka import topic_names
 from gateway.log.logs import LogFormat
 from policies.storage import LIMIT_TYPES, VolumeLimit
@@ -66,11 +67,11 @@ class OwnLimits(_AgentSection):
 
 
 class AgentSettings(_AgentSection):
-    broker_id: int = Field(ge=0, le=2**31 - 1)
+    broker_id: Annotated[int, BeforeValidator(reject_bool)] = Field(ge=0, le=2**31 - 1)
     log_dirs: tuple[str, ...]
     bootstrap_servers: str = "127.0.0.1:9092"
     topic: str = Field(default=topic_names.VOLUMES, pattern=r"^[a-zA-Z0-9._-]{1,249}$")
-    replication: int | None = Field(default=None, ge=1, le=100)
+    replication: Copies | None = None
     interval: Annotated[float, PlainValidator(_parse_interval)] = 30.0
     soft: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None
     hard: Annotated[VolumeLimit | None, PlainValidator(_own_limit)] = None

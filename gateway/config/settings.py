@@ -20,6 +20,7 @@ from gateway.config.sections.clients import Upstream
 from gateway.config.sections.fields import (
     MAX_GATEWAY_ID,
     MAX_WORKERS,
+    Count,
     FieldFaults,
     KafkaName,
     ListenerName,
@@ -107,7 +108,7 @@ class Settings(Section):
         ge=0.1,
         le=3600,
     )
-    resource_usage_report_every: int = setting(
+    resource_usage_report_every: Count = setting(
         5,
         "Usage is reported at least once in this many intervals, even if it changed by less than a tenth.",
         ge=1,

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from gateway.config.sections.fields import Milliseconds, Seconds, Section, setting
+from gateway.config.sections.fields import Count, Milliseconds, Seconds, Section, setting
 from gateway.system.hosts import holds_credentials
 
 BEARER_MECHANISM: Final = "OAUTHBEARER"
@@ -77,7 +77,7 @@ class Authentication(Section):
     sub_claim: str = setting(
         "sub", "The claim with the client's name.", alias="sasl.oauthbearer.sub.claim.name", min_length=1
     )
-    clock_skew_s: int = setting(
+    clock_skew_s: Count = setting(
         30,
         "How much the issuer's clock and the gateway's may differ.",
         alias="sasl.oauthbearer.clock.skew.seconds",

@@ -174,12 +174,13 @@ Size = Annotated[int, BeforeValidator(parse_size), BeforeValidator(reject_bool),
 Seconds = Annotated[
     float, BeforeValidator(parse_duration), BeforeValidator(reject_bool), Field(allow_inf_nan=False), Unit("seconds")
 ]
-Milliseconds = Annotated[int, Unit("milliseconds")]
+Count = Annotated[int, BeforeValidator(reject_bool)]  # True would be 1
+Milliseconds = Annotated[Count, Unit("milliseconds")]
 ByteRate = Annotated[Size, Unit("bytes per second")]
-Copies = Annotated[int, Field(ge=1, le=100), Unit("copies")]
+Copies = Annotated[Count, Field(ge=1, le=100), Unit("copies")]
 Number = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 Percent = Annotated[float, BeforeValidator(_check_percent), Unit("percent")]
-Port = Annotated[int, BeforeValidator(reject_bool), Field(ge=1, le=65535), Unit("port")]
+Port = Annotated[Count, Field(ge=1, le=65535), Unit("port")]
 NodeId = Annotated[int, BeforeValidator(_check_node_id), Field(ge=0, le=2**31 - 1)]
 ListenerName = Annotated[str, _validate_with(_check_listener)]
 KafkaName = Annotated[str, _validate_with(_check_topic)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.sections.fields import ByteRate, Seconds, Section, Size, setting
+from gateway.config.sections.fields import ByteRate, Count, Seconds, Section, Size, setting
 
 
 class Limits(Section):
@@ -58,20 +58,20 @@ class Limits(Section):
         ge=1,
         le=60,
     )
-    max_connections: int = setting(
+    max_connections: Count = setting(
         20_000, "Connections of the gateway; it refuses more by a reset.", live=True, ge=1, unit="connections"
     )
-    max_connections_per_address: int | None = setting(
+    max_connections_per_address: Count | None = setting(
         None,
         "Connections from one address, or IPv6 /64. Without it a tenth of max_connections, at least 100.",
         live=True,
         ge=1,
         unit="connections",
     )
-    max_connections_per_principal: int = setting(
+    max_connections_per_principal: Count = setting(
         10_000, "Authenticated connections of one principal.", live=True, workers=True, ge=1, unit="connections"
     )
-    max_partitions_per_request: int = setting(
+    max_partitions_per_request: Count = setting(
         10_000,
         "Topics and partitions of one Produce request.",
         live=True,
@@ -85,7 +85,7 @@ class Limits(Section):
         2**20, "Size of a request about configs or client quotas.", live=True, workers=True, ge=1024, le=16 * 2**20
     )
     # Clients can multiply pairs of principal and client id at will; each costs several series in /metrics.
-    max_client_keys: int = setting(
+    max_client_keys: Count = setting(
         10_000,
         "Clients and topics per interval of the usage log and worker; the rest is counted as other.",
         live=True,
@@ -94,7 +94,7 @@ class Limits(Section):
         le=1_000_000,
         unit="clients and topics",
     )
-    max_client_metrics: int = setting(
+    max_client_metrics: Count = setting(
         500,
         "Clients with series of their own in /metrics; the rest is counted as other.",
         ge=0,
@@ -102,7 +102,7 @@ class Limits(Section):
         unit="clients",
     )
     # Each pair has 13 series under a threshold alone.
-    max_topic_metrics: int = setting(
+    max_topic_metrics: Count = setting(
         1000,
         "Pairs of broker and topic with series of their own in /metrics.",
         ge=0,

@@ -7,7 +7,17 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from gateway.config.sections.fields import Copies, FieldFaults, KafkaName, Seconds, Section, Size, WrittenPath, setting
+from gateway.config.sections.fields import (
+    Copies,
+    Count,
+    FieldFaults,
+    KafkaName,
+    Seconds,
+    Section,
+    Size,
+    WrittenPath,
+    setting,
+)
 from gateway.kafka import topic_names
 from gateway.log.logs import LOGGERS, LogFormat, LogLevel
 from gateway.name_hints import name_hint
@@ -41,7 +51,7 @@ class UsageLog(Section):
     retention: Seconds = setting(
         7 * 86400.0, "How long published files are kept, so that the audit can read them too.", ge=0
     )
-    partitions: int = setting(
+    partitions: Count = setting(
         3, "Partitions of the topic, if the gateway creates it.", ge=1, le=1000, unit="partitions"
     )
     replication: Copies | None = setting(None, "Copies of it. Without it 3, or the number of brokers if that is less.")

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from gateway.config.sections.clients import Client
 from gateway.config.sections.fields import (
     Copies,
+    Count,
     KafkaName,
     Number,
     PluginName,
@@ -139,8 +140,8 @@ class PrometheusQueries(Section):
     broker_label: str = setting("", "The label that contains the broker's id.")
     volume_label: str = setting("", "The volume's name in messages and metrics.")
     broker_pattern: str | None = setting(None, "A regular expression; its group broker, or its first group, is the id.")
-    brokers: dict[str, int] = setting({}, "By the label's value, the id, if the label contains none.")
-    expected_brokers: tuple[int, ...] | None = setting(None, "Ids of the brokers, if the cluster can't be asked.")
+    brokers: dict[str, Count] = setting({}, "By the label's value, the id, if the label contains none.")
+    expected_brokers: tuple[Count, ...] | None = setting(None, "Ids of the brokers, if the cluster can't be asked.")
     max_age: Seconds = setting(180.0, "Maximum age of a sample.", gt=0, le=7 * 86400)
     timeout: Seconds = setting(10.0, "Time limit for one observation.", gt=0, le=60)
     username: str = setting("", "User, with password_file.")

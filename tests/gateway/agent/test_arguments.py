@@ -143,6 +143,8 @@ def test_mistakes_are_one_line(flags: list[str], line: str) -> None:
             "broker_id: 1\nlog_dirs: /a\nvolumes: {/a: {soft: 5}}",
             " volumes./a.soft: 5 is not a valid limit; for example: MinFreeBytes:10GB",
         ),
+        ("broker_id: yes\nlog_dirs: /a", " broker_id: a number is needed here, not true or false"),
+        ("broker_id: 1\nlog_dirs: /a\nreplication: on", " replication: a number is needed here, not true or false"),
         ("- a", " keys such as broker_id: and log_dirs: are needed at the top level"),
         ("broker_id: 1\nlog_dirs: /a\nbroker_id: 2\n", "3: broker_id is there twice"),
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gateway import config
 from gateway.config import ConfigError, Settings, find_warnings, parse_settings
@@ -19,6 +21,7 @@ from gateway.worker_config import WorkerInternalClient
 from policies.definitions.policy_values import PolicyKey
 from policies.quotas.names import Entity, QuotaKey
 from policies.thresholds.values import TOTAL_OUT_KEY
+from tests.gateway.config.every_setting import NAME, every_setting, is_number
 
 ISSUE = """
 upstream: {bootstrap_servers: "127.0.0.1:9092"}
@@ -281,6 +284,26 @@ def test_values_that_can_not_be_are_findings(text: str, finding: str) -> None:
 def test_what_a_host_may_be(host: str) -> None:
     (listener,) = parsed(UPSTREAM + f"listener: {{advertised_host: '{host}'}}").all_listeners.values()
     assert listener.public_host == host.strip("[]")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, field in every_setting() if is_number(field.annotation)], ids=".".join
+)
+def test_yes_and_no_are_no_numbers(path: tuple[str, ...]) -> None:
+    """They would be 1 and 0: `max_connections: yes` would be one connection."""
+    *outer, last = path
+    data: Any = {last: True}
+    for part in reversed(outer):
+        data = [data] if part == "0" else {"1" if part == NAME else part: data}
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"upstream": {"bootstrap_servers": "b:1"}} | data)
+    assert any(last in error["loc"] for error in caught.value.errors())
+
+
+@pytest.mark.parametrize("key", ["expected_brokers: [yes]", "brokers: {a: yes}"])
+def test_yes_is_no_broker(key: str) -> None:
+    with pytest.raises(ConfigError, match="a number is needed here, not true or false"):
+        parse_settings(f"{UPSTREAM}storage: {{source: prometheus, prometheus: {{url: 'http://p', {key}}}}}")
 
 
 def test_a_quota_of_a_principal_is_warned_of() -> None:
