@@ -114,7 +114,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "service.type NodePort needs listener.advertisedPort, such as 30092: the nodes' port of the bootstrap, which clients are told" }}
 {{- end }}
 {{- end }}
-{{- if or (regexMatch "(?m)^[ -]*[\\w.]*(password|secret|key[.]pem): \\S" (toYaml .Values.config)) (hasKey .Values.upstream.properties "ssl.key.pem") }}
+{{- $written := printf "%s\n%s" (toYaml .Values.config) (toYaml .Values.admin.extra) }}
+{{- if or (regexMatch "(?m)^[ -]*[\\w.]*(password|secret|key[.]pem): \\S" $written) (hasKey .Values.upstream.properties "ssl.key.pem") }}
 {{- fail "a password or key in clear: this becomes a ConfigMap, so write {file: PATH}, and mount the Secret by upstream.existingSecret or extraVolumes" }}
 {{- end }}
 {{- range .Values.admin.extra.tokens }}
@@ -131,8 +132,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- include "pg.checkPorts" . }}
-{{- if and (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) }}
-{{- fail "tls.clientAuth needs tls.clientCaSecret: a Secret with ca.crt, the CAs of clients' certificates" }}
+{{- if ne .Values.tls.clientAuth "none" }}
+{{- if not (and .Values.tls.existingSecret .Values.tls.clientCaSecret) }}
+{{- fail "tls.clientAuth needs tls.existingSecret, without which the listener is plain TCP, and tls.clientCaSecret: a Secret with ca.crt, the CAs of clients' certificates" }}
+{{- end }}
+{{- end }}
+{{- range $section := list "tls" "admin" }}
+{{- with get $.Values $section }}
+{{- if and .clientCaSecret (eq .clientAuth "none") }}
+{{- fail (printf "%s.clientCaSecret: clients are asked for no certificate: write %s.clientAuth: required, or requested, or leave it out" $section $section) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
