@@ -48,6 +48,10 @@ KNOWN_PROPERTIES: Final = (
 )  # fmt: skip
 
 
+# Of both librdkafka takes the last, and connections of our own the first.
+_MECHANISM_KEYS: Final = ("sasl.mechanism", "sasl.mechanisms")
+
+
 class Client(Section):
     """The properties by which a client of the gateway's own reaches a cluster."""
 
@@ -68,11 +72,14 @@ class Client(Section):
     def _collect_properties(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        properties = dict(data.get("properties") or {})
-        for key in [key for key in data if isinstance(key, str) and key.startswith(CLIENT_PROPERTIES)]:
-            properties[key] = data[key]
-        rest = {key: value for key, value in data.items() if key not in properties}
-        return {**rest, "properties": {key: property_text(key, value) for key, value in properties.items()}}
+        given = data.get("properties") or {}
+        if not isinstance(given, dict):
+            raise ValueError("properties: librdkafka's properties are written beside the other keys, without this one")
+        own = {key: value for key, value in data.items() if isinstance(key, str) and key.startswith(CLIENT_PROPERTIES)}
+        _check_properties(given, own)
+        rest = {key: value for key, value in data.items() if key not in own}
+        properties = {key: property_text(key, value) for key, value in (given | own).items()}
+        return {**rest, "properties": properties}
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
@@ -86,6 +93,27 @@ class Client(Section):
             if match is None or not 1 <= int(match[1]) <= 65535:
                 raise ValueError(f"{text!r} is not a valid host:port; for example: broker1:9092,broker2:9092")
         return ",".join(texts)
+
+
+def _check_properties(given: dict[Any, Any], own: dict[str, Any]) -> None:
+    """`given`: under the key `properties`, as control gets them; `own`: written beside it.
+
+    Raises:
+        ValueError: one that is none of CLIENT_PROPERTIES, or two that contradict each other.
+    """
+    for key, value in given.items():
+        if isinstance(key, str) and not key.startswith(CLIENT_PROPERTIES):
+            raise ValueError(
+                f"properties.{key}: unknown key; known are {', '.join(f'{each}*' for each in CLIENT_PROPERTIES)}"
+            )
+        if own.get(key, value) != value:
+            raise ValueError(f"{key}: is in properties as well, with another value: keep one of them")
+    both = given | own
+    one, other = (both.get(key) for key in _MECHANISM_KEYS)
+    if one and other and one != other:
+        raise ValueError(
+            f"{_MECHANISM_KEYS[1]}: is another name of {_MECHANISM_KEYS[0]}, with another value: keep one of them"
+        )
 
 
 def property_text(key: str, value: object) -> object:

@@ -160,6 +160,26 @@ def test_only_upstream_is_required_and_an_empty_section_is_an_absent_one() -> No
             (f"workers: {text}", f"workers: {shown} is neither a number of processes, 1 to 256, nor auto")
             for text, shown in (("0", "0"), ("257", "257"), ("-1", "-1"), ("true", "True"), ("many", "'many'"))
         ],
+        (
+            "storage: {admin: {properties: [a]}}",
+            "storage.admin: properties: librdkafka's properties are written beside",
+        ),
+        (
+            "storage: {admin: {properties: text}}",
+            "storage.admin: properties: librdkafka's properties are written beside",
+        ),
+        (
+            "storage: {admin: {properties: {acks: '0'}}}",
+            "gw.yaml:2: storage.admin: properties.acks: unknown key; known",
+        ),
+        (
+            "storage: {admin: {sasl.password: a, properties: {sasl.password: b}}}",
+            "storage.admin: sasl.password: is in properties as well, with another value: keep one of them",
+        ),
+        (
+            "storage: {admin: {sasl.mechanism: PLAIN, sasl.mechanisms: SCRAM-SHA-256}}",
+            "storage.admin: sasl.mechanisms: is another name of sasl.mechanism, with another value: keep one of them",
+        ),
         ("resourceUsagePublishInterval: 1", "did you mean resourceUsagePublishIntervalInSecs?"),
         ("resourceUsagePublishIntervalInSecs: 0", "InSecs: should be greater than or equal to 0.1, not 0"),
         ("resource_usage_report_every: 0", "_every: should be greater than or equal to 1, not 0"),
@@ -286,9 +306,7 @@ def test_what_a_host_may_be(host: str) -> None:
     assert listener.public_host == host.strip("[]")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path, field in every_setting() if is_number(field.annotation)], ids=".".join
-)
+@pytest.mark.parametrize("path", [path for path, field in every_setting() if is_number(field.annotation)], ids=".".join)
 def test_yes_and_no_are_no_numbers(path: tuple[str, ...]) -> None:
     """They would be 1 and 0: `max_connections: yes` would be one connection."""
     *outer, last = path
