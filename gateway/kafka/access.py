@@ -82,6 +82,23 @@ def parse_access(properties: Mapping[str, str]) -> BrokerAccess:
     return BrokerAccess(properties.get("client.id", CLIENT_ID), tls, credentials, trust, is_sasl, bearer)
 
 
+def check_credentials(properties: Mapping[str, str]) -> None:
+    """For librdkafka, which names no key where credentials are missing, and waits for ever for a token that nothing
+    fetches. What it understands beyond that is left to it.
+
+    Raises:
+        InvalidProperties: what a client is to authenticate with is missing.
+    """
+    if not properties.get("security.protocol", "").upper().startswith("SASL_"):
+        return
+    mechanism = _sasl_mechanism(properties)
+    method = properties.get(f"{oauthbearer.PROPERTY_PREFIX}method", "").lower()
+    if mechanism in sasl.MECHANISMS:
+        _parse_credentials(properties)
+    elif mechanism == oauthbearer.MECHANISM and method != "oidc":
+        parse_token_source(properties)
+
+
 def _sasl_mechanism(properties: Mapping[str, str]) -> str:
     return (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")).upper()
 
@@ -97,4 +114,12 @@ def _parse_credentials(properties: Mapping[str, str]) -> SaslCredentials:
     return SaslCredentials(mechanism, properties["sasl.username"], properties["sasl.password"])
 
 
-__all__ = ["ACCESS_PROPERTIES", "CLIENT_ID", "BrokerAccess", "InvalidProperties", "SaslCredentials", "parse_access"]
+__all__ = [
+    "ACCESS_PROPERTIES",
+    "CLIENT_ID",
+    "BrokerAccess",
+    "InvalidProperties",
+    "SaslCredentials",
+    "check_credentials",
+    "parse_access",
+]

@@ -122,6 +122,21 @@ def test_check_refuses_with_a_clear_message(write: Any, text: Any, finding: Any)
     assert finding in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ("sasl.mechanism: PLAIN, sasl.username: a", "upstream.sasl.password: needed with sasl.mechanism PLAIN"),
+        ("sasl.mechanism: scram-sha-256, sasl.password: a", "upstream.sasl.username: needed with sasl.mechanism SCRAM"),
+        ("sasl.mechanism: OAUTHBEARER", "upstream.sasl.oauthbearer.method: must be oidc with sasl.mechanism OAUTH"),
+    ],
+)
+def test_check_names_what_the_gateway_would_need_to_authenticate_with(write: Any, properties: str, said: str) -> None:
+    done = run("check", write(GOOD.replace('9092"', f'9092", security.protocol: SASL_PLAINTEXT, {properties}')))
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
 def test_a_missing_file_is_one_line() -> None:
     done = run("check", "/nowhere/gw.yaml")
     assert (done.returncode, done.stderr) == (1, "/nowhere/gw.yaml: can't be read: No such file or directory\n")

@@ -129,10 +129,21 @@ def find_property_faults(settings: Settings) -> list[str]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
+    from gateway.kafka.access import InvalidProperties, check_credentials
+
     properties = settings.client_properties
     if _find_tls_faults("upstream", settings.upstream.tls, make_broker_context):  # told, and in plainer words
         properties = {key: value for key, value in properties.items() if key not in TLS_PROPERTIES}
     problems: list[str] = []
+    try:
+        check_credentials(properties)
+    except InvalidProperties as error:
+        problems.append(f"upstream.{error}")
+        properties = {
+            key: value
+            for key, value in properties.items()
+            if key != "security.protocol" and not key.startswith("sasl.")
+        }
     while True:
         try:
             AdminClient(properties)
