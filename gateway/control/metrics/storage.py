@@ -57,6 +57,12 @@ STORAGE: Final = (
         "Unix time at which the disks of all brokers were last known, or 0.",
     ),
     MetricFamily(
+        "storage_usual_age_seconds",
+        "gauge",
+        (),
+        "Age that the last observation may have: two `check_interval`, or `snapshots.max_age` if that is longer.",
+    ),
+    MetricFamily(
         "storage_throttle_without_effect",
         "gauge",
         (),

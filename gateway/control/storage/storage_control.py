@@ -54,6 +54,7 @@ class StorageControl:
         self._context = context
         self._control = control
         self._settings = control.settings.storage
+        metrics.gauges["storage_usual_age_seconds"] = _usual_age_s(self._settings)
         self._view = view
         self._log = StorageLog(metrics, self._has_limits)
         self._forecast = DiskForecast(context, metrics, self._broker_total)
@@ -250,6 +251,12 @@ class StorageControl:
 
     def _unix_time(self, at: float) -> float:
         return self._wall() - (self._clock() - at)
+
+
+def _usual_age_s(settings: config.Storage) -> float:
+    """How old the last observation may be as long as all goes well."""
+    intervals_s = 2 * settings.check_interval
+    return max(intervals_s, settings.snapshot_settings.max_age) if settings.source == "snapshots" else intervals_s
 
 
 def _is_same(new: channel.StorageSnapshot, old: channel.StorageSnapshot | None, within_s: float) -> bool:

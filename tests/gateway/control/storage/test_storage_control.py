@@ -348,6 +348,23 @@ async def test_a_soft_limit_that_nothing_can_be_lowered_by_is_warned_about(
 
 
 @pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ("", 120),
+        ("check_interval: PT10M, ", 1200),
+        ("source: snapshots, ", 180),
+        ("source: snapshots, snapshots: {max_age: 1h}, ", 3600),
+    ],
+)
+async def test_the_age_is_shown_that_is_no_fault(
+    mock_clock: MockClock, scene: Scene, more: str, seconds: float
+) -> None:
+    text = f"storage: {{{more}hard: {{type: MinFreeBytes, level: 1GB}}}}"
+    scene.observe(Disks(seen()), text=text, run=False)
+    assert scene.sample("usual_age_seconds") == seconds
+
+
+@pytest.mark.parametrize(
     ("source", "policy", "what"),
     [
         (Disks(0.5), None, "the factor 0.5 (valid)"),
