@@ -290,7 +290,8 @@ class _DocumentReader:
             if misspelled or not isinstance(entry, Mapping | None):
                 continue
             try:
-                entity = Entity(*(_entity_name(name, quotas.pop(name, None)) for name in _ENTITY)).validate_entity()
+                names = {name: _entity_name(name, quotas.pop(name)) for name in _ENTITY if name in quotas}
+                entity = Entity(*(names.get(name) for name in _ENTITY)).validate_entity()
             except ValueError as error:
                 self._add_fault(here, str(error))
                 continue
@@ -391,7 +392,11 @@ def _entity_name(entity_type: str, value: Any) -> EntityName:
         value = value["name"]
         if isinstance(value, str):
             return value
-    if value is None or isinstance(value, str):
+    if value is None:  # else it would hold for all users, or all client ids
+        raise InvalidPolicy(
+            f"{entity_type}: is empty: leave it out, write {DEFAULT_TEXT}, or put a name such as null in quotes"
+        )
+    if isinstance(value, str):
         return DEFAULT if value == DEFAULT_TEXT else value
     raise InvalidPolicy(f"{entity_type}: YAML takes {_short_text(value)} for no text: put it in quotes")
 

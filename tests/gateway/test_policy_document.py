@@ -179,6 +179,11 @@ def test_the_default_and_a_user_of_that_name_are_two() -> None:
         ("client_quotas:\n- 3", "p.yaml:2: client_quotas.0: keys with values are needed here, not 3"),
         ("client_quotas:\n- {producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: an empty entity: give a name"),
         ("client_quotas:\n- {user: 5, producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: user: YAML takes 5 for no"),
+        (
+            "client_quotas:\n- {user: null, client_id: a, producer_byte_rate: 3}",
+            "p.yaml:2: client_quotas.0: user: is empty: leave it out, write <default>, or put a name such as null in",
+        ),
+        ("client_quotas:\n- {user: a, client_id: , producer_byte_rate: 3}", "p.yaml:2: client_quotas.0: client_id: is"),
         ("client_quotas:\n- {user: a}", "p.yaml:2: client_quotas.0: {user=a} has no quota: write for example"),
         (
             "client_quotas:\n- {client-id: a}",
