@@ -144,7 +144,7 @@ def read_first_token(path: Path) -> str:
 
 
 def _numbered_lines(path: Path) -> Iterable[tuple[int, str]]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):
             yield number, text
 

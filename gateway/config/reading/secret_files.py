@@ -50,7 +50,7 @@ class SecretFiles:
     def _read_secret(self, path: Path, place: tuple[Any, ...]) -> Any:
         self.files = (*self.files, path)
         try:
-            text = path.read_text("utf-8").rstrip("\r\n")
+            text = path.read_text("utf-8-sig").rstrip("\r\n")
         except OSError as error:
             why = f"can't be read: {error.strerror}"
         except UnicodeDecodeError:

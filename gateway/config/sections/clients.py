@@ -117,7 +117,8 @@ def _check_properties(given: dict[Any, Any], own: dict[str, Any]) -> None:
 
 
 def property_text(key: str, value: object) -> object:
-    """The text of a librdkafka property. A secret may stand in a file: {file: /run/secrets/password}. A value without a
+    """The text of a librdkafka property. A secret may stand in a file: {file: /run/secrets/password}, which editors of
+    Windows begin with a byte order mark. A value without a
     text (`as_property_text`) is given back as it is: it is the caller's to refuse.
 
     Raises:
@@ -125,7 +126,7 @@ def property_text(key: str, value: object) -> object:
     """
     if isinstance(value, dict) and set(value) == {"file"}:
         try:
-            return Path(str(value["file"])).read_text("utf-8").rstrip("\r\n")
+            return Path(str(value["file"])).read_text("utf-8-sig").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise ValueError(f"{key}: file {value['file']} can't be read: {why}") from error

@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from gateway import config
-from gateway.config import ConfigError, Settings, find_warnings, parse_settings
+from gateway.access_tokens.tokens import read_first_token
+from gateway.config import ConfigError, Settings, find_warnings, parse_settings, property_text
 from gateway.config.sections.fields import MAX_GATEWAY_ID
 from gateway.config.sections.storage import Storage
 from gateway.control.fleet.exchange import usage_codec as form
@@ -552,6 +553,19 @@ def test_storage_defaults_are_the_proposal_s() -> None:
     assert (storage.source, storage.check_interval, storage.fallback, storage.validity) == ("log-dirs", 60, 1.0, 300)
     assert storage.snapshot_settings.fail_safe == "PAUSE"
     assert parse_settings(UPSTREAM).storage is None
+
+
+def test_a_file_s_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    """Editors of Windows write one, and none shows it."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"\xef\xbb\xbfhunter2hunter2hunter2\r\n")
+    secret = f"{{file: {file}}}"
+    settings = parse_settings(
+        f"upstream: {{bootstrap_servers: 'b:1', sasl.password: {secret}}}\nadmin: {{tokens: [{secret}]}}"
+    )
+    assert (settings.upstream.properties["sasl.password"], *settings.admin.tokens) == ("hunter2hunter2hunter2",) * 2
+    assert property_text("sasl.password", {"file": str(file)}) == "hunter2hunter2hunter2"
+    assert read_first_token(file) == "hunter2hunter2hunter2"
 
 
 @pytest.mark.seed("DISK.16")
