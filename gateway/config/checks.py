@@ -167,13 +167,23 @@ def _storage_warnings(settings: Settings) -> list[str]:
             f"storage: throttle.factor.fallback 1.0: when nothing has been learned of the disks for"
             f" {storage.validity:g} s, nothing is held back; 0.0 would pause instead"
         )
-    found += _effect_warnings(settings, storage)
+    found += _whole_volume_warnings(storage) + _effect_warnings(settings, storage)
     if settings.thresholds.limits_bytes and settings.thresholds.on_exceed == "reject" and not settings.thresholds.burst:
         found.append(
             "storage: thresholds.on_exceed reject goes by the average of a minute and lets bursts in that no hard limit"
             " may have room for; delay, or thresholds.burst: 10s, bounds the bytes written between two checks"
         )
     return found + _headroom_warnings(storage, settings.thresholds)
+
+
+def _whole_volume_warnings(storage: Storage) -> list[str]:
+    limits = [("hard", storage.hard), *((f"volumes.{i}.hard", each.hard) for i, each in enumerate(storage.volumes))]
+    keys = [key for key, hard in limits if any((each.type, each.level) == ("MinFreePercentage", 1) for each in hard)]
+    keys += ["min.available.ratio"] if storage.min_available_ratio == 1 else []
+    return [
+        f"storage.{key} 1: never more than the whole volume is free, so producers are always held; 0.01 is 1 %"
+        for key in keys
+    ]
 
 
 def _effect_warnings(settings: Settings, storage: Storage) -> list[str]:

@@ -59,6 +59,11 @@ class StorageLimit(Section):
     def _check_share(self) -> Self:
         if self.type == "MinFreePercentage" and self.level > 1:
             raise ValueError(f"level: {self.level:g} is not a valid share of a volume; for example: 0.2 for 20 %")
+        if self.type != "MinFreePercentage" and self.level < 1:
+            raise ValueError(
+                f"level: {self.level:g} is less than a byte: write a size such as 10GB, or type: MinFreePercentage for"
+                " a share"
+            )
         return self
 
     @property

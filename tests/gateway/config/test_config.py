@@ -400,6 +400,10 @@ TOTAL = "thresholds: {total.bytes.in.per.sec.threshold: 1MB}\n"
             "storage.hard: level: 20 is not a valid share of a volume; for example: 0.2 for 20 %",
         ),
         (" {hard: {type: MinFreePercentage, level: 20%}}", "storage.hard.level: a number is needed here, not '20%'"),
+        (
+            " {hard: {type: ConsumedBytes, level: 0.8}}",
+            "storage.hard: level: 0.8 is less than a byte: write a size such as 10GB, or type: MinFreePercentage for",
+        ),
         (" {hard: {type: MinFreeBytes, level: 0}}", "storage.hard.level: should be greater than 0, not 0"),
         (
             "\n  soft: {type: MinFreeBytes, level: 1GB}\n  hard: {type: MinFreeBytes, level: 2GB}",
@@ -593,6 +597,9 @@ def test_storage_that_is_off_needs_no_limit() -> None:
 @pytest.mark.parametrize(
     ("storage", "warning"),
     [
+        ("hard: {type: MinFreePercentage, level: 1}", "storage.hard 1: never more than the whole volume is free, so"),
+        ("volumes: [{match: '*', hard: {type: MinFreePercentage, level: 1.0}}]", "storage.volumes.0.hard 1: never"),
+        ("min.available.ratio: 1", "storage.min.available.ratio 1: never more than the whole volume is free, so"),
         ("min.available.bytes: 74MB", "storage.min.available.bytes: 74,000,000 bytes of head-room are less than the"
          " 75,000,000 bytes that 1,000,000 bytes/s bring to a broker within 60 s and the 15 s that a request may be on"
          " its way, not counting the bytes that replication adds: raise the limit or check more often"),
