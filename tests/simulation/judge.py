@@ -312,6 +312,7 @@ class Judge(Observer):
         self.rejecting: dict[int, RejectingTotal] = {}  # by broker
         self.shares: FairShares | None = None
         self.messages: Counter[str] = Counter()  # of the gateways' own, by topic
+        self.disks_unseen_until = 0.0  # as a control that looks at them is stopped
         self.limits_of: Callable[[Client, int], Iterable[object]] = lambda client, leader: ()
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.appended_bytes: Counter[str] = Counter()  # by topic
@@ -532,7 +533,8 @@ class Judge(Observer):
         self.tell("timed out", name)
 
     def on_disk_full(self, node_id: int) -> None:
-        self.accuse("a disk is full", f"broker {node_id}")
+        if self.now() >= self.disks_unseen_until:
+            self.accuse("a disk is full", f"broker {node_id}")
 
     def on_appended(self, partition: Partition, batch: Batch, offset: int) -> None:
         topic = partition.topic

@@ -139,6 +139,7 @@ _AUTHENTICATION: Final = (
 SECRET: Final = b"a secret of all gateways of a world, for what clients must not compute"
 STOPS_S: Final = (0.5, 100.0)  # for which a process is stopped
 KEPT_AFTER_STOP_S: Final = 5.0  # by workers, of what control dealt them before it was stopped
+DISKS_SEEN_AFTER_S: Final = 3.0  # control that goes on has looked at disks, and workers do what it says
 PAUSED_AFTER_S: Final = 3.0  # an operator's pause is carried out everywhere
 RETENTION_S: Final = 40.0  # in worlds where disks fill up
 # Each fault and its weight.
@@ -931,6 +932,9 @@ class World:
             process.stop()
         now, share = self.agenda.now, 1.0 / len(self.gateways)
         self._stops.append((gateway.host, now, now + fault.seconds))
+        if what == "control":  # the last factor holds for as long as it is valid: longer than any stop
+            unseen_until = now + fault.seconds + DISKS_SEEN_AFTER_S
+            self.judge.disks_unseen_until = max(self.judge.disks_unseen_until, unseen_until)
         keeps, returns = share < 1.0 and what == "control", share < 1.0 and what != "worker"
         self._settle_stop(
             KEPT_AFTER_STOP_S + SETTLE_OVER_S, fault.seconds + SETTLE_S,
