@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,6 +99,7 @@ def _prepare_snapshot(options: argparse.Namespace) -> Callable[[], int]:
         from gateway.audit.reconcile import reconcile
 
         found = _ask_brokers(options, properties, wanted, tell)
+        _check_names(options.topics, found.topics)
         text = reconcile.dump_snapshot(found)
         if options.out == "-":
             return cli.print_result(text, cli.OK)
@@ -141,6 +142,7 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
         earlier, later = (_filter_topics(each, wanted) for each in (since, end))
         assert later is not None
         sums = {topic: each for topic, each in reconcile.merge_topic_ids(counted, later).items() if wanted(topic)}
+        _check_names(options.topics, {*later.topics, *(earlier.topics if earlier else ()), *sums})
         try:
             verdicts = reconcile.reconcile_topics(earlier, later, sums, complete=complete)
         except reconcile.InvalidLogSnapshot as error:
@@ -228,10 +230,26 @@ def _print_verdicts(
 def _topic_filter(topics: str | None) -> Callable[[str], bool]:
     if topics is None:
         return lambda name: not name.startswith(_INTERNAL_PREFIX)
-    chosen = {name.strip() for name in topics.split(",") if name.strip()}
+    chosen = _split_names(topics)
     if not chosen:
         cli.exit_wrong_use("--topics: no name is given")
-    return lambda name: name in chosen
+    return chosen.__contains__
+
+
+def _split_names(topics: str) -> set[str]:
+    return {name.strip() for name in topics.split(",") if name.strip()}
+
+
+def _check_names(topics: str | None, known: Collection[str]) -> None:
+    """Refuse to agree about a topic that is nowhere: its name is misspelt.
+
+    Raises:
+        AuditError: --topics names one.
+    """
+    from gateway.audit.errors import AuditError
+
+    if missing := sorted(_split_names(topics or "").difference(known)):
+        raise AuditError(f"--topics: there is no topic {', '.join(missing)}")
 
 
 def _filter_topics(snapshot: LogSnapshot | None, wanted: Callable[[str], bool]) -> Any:

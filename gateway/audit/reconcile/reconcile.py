@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from gateway.audit.batch import tables
+
 MARKER_BYTES: Final = 78  # a control batch: 61 of its header, 17 of its one record
 FILE_VERSION: Final = 1
 _KEEPS_COMPRESSION: Final = "producer"  # compression.type with which brokers keep what producers send
@@ -434,7 +436,7 @@ def verdicts_text(verdicts: list[TopicVerdict], complete: bool) -> str:
 def _verdict_row(each: TopicVerdict) -> list[str]:
     counted, grown = each.counted, each.growth
     return [
-        each.topic,
+        tables.escape_unprintable(each.topic),
         f"{counted.accepted.bytes:,}",
         f"{counted.maybe.bytes:,}",
         f"{counted.in_flight.bytes:,}",

@@ -254,6 +254,31 @@ def test_the_table_that_is_shown() -> None:
     }
 
 
+def test_a_name_of_a_client_moves_no_cursor() -> None:
+    assert "\x1b" not in verdicts_text([judge_topic("\x1b[2J", LOOSE, LogGrowth(20, None, None))], complete=True)
+
+
+def test_a_topic_that_is_nowhere_agrees_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = interval(0, [Row(topic="gone", bytes=1000, messages=10)], final=True)
+    (tmp_path / "usage.jsonl").write_text("\n".join(lines) + "\n")
+    until = _snapshot(START + 9000, {"clicks": _topic(_part(0, 0))})
+    (tmp_path / "until").write_text(dump_snapshot(until))
+    asked = ["reconcile", "--quiet", "--spool", str(tmp_path / "usage.jsonl"), "--until", str(tmp_path / "until")]
+    assert reconcile_command.main([*asked, "--topics", "clicks, gone"]) == 3  # the usage log knows the other
+    capsys.readouterr()
+    said = "produce-gateway audit: --topics: there is no topic clikcs\n"
+    assert reconcile_command.main([*asked, "--topics", "clicks,clikcs"]) == 1
+    assert capsys.readouterr() == ("", said)
+    monkeypatch.setattr(reconcile_command, "_ask_brokers", lambda *_: until)
+    noted = tmp_path / "noted"
+    snapshot = ["reconcile", "snapshot", "--quiet", "--bootstrap-servers", "x:1", "--out", str(noted), "--topics"]
+    assert reconcile_command.main([*snapshot, "clikcs,clicks"]) == 1
+    assert capsys.readouterr() == ("", said)
+    assert not noted.exists()
+
+
 def test_exit_code_0_is_for_agreement_alone(capsys: pytest.CaptureFixture[str]) -> None:
     until = _snapshot(5, {})
     for verdicts, code in (([_judged(EXACT, 10, 1000)], 0), ([], 0), ([_judged(EXACT, 10, 1000), _again()], 3)):
