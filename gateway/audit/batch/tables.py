@@ -374,6 +374,24 @@ def _more_lines(total: int) -> list[str]:
     return [f"  … and {total - _MAX_LISTED:,} more"] if total > _MAX_LISTED else []
 
 
+def share_text(share: float, digits: int = 1) -> str:
+    """A share in percent; never 0 or 100 unless it is."""
+    percent, least = 100 * share, 10**-digits
+    if 0 < percent < least:
+        return f"< {least:.{digits}f} %"
+    if 100 - least < percent < 100:
+        return f"> {100 - least:.{digits}f} %"
+    return f"{percent:.{digits}f} %"
+
+
+def change_text(before: int, change: int) -> str:
+    """A change in percent of what there was; never 0, nor -100, unless it is."""
+    text = f"{100 * change / before:+,.1f} %"
+    if change and text in ("+0.0 %", "-0.0 %"):
+        return "< +0.1 %" if change > 0 else "> -0.1 %"
+    return f"> {text}" if text == "-100.0 %" and change != -before else text
+
+
 def escape_unprintable(text: str) -> str:
     """Foreign text with all invisible characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

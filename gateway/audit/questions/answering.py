@@ -77,5 +77,7 @@ def _cell_text(value: Any, name: str) -> str:
     if isinstance(value, str):
         return tables.escape_unprintable(value) or tables.NAMELESS_LABEL
     if name.endswith("_share"):
-        return f"{100 * value:.3f} %"
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+        return tables.share_text(value, 3)
+    if isinstance(value, float):
+        return "<0.1" if 0 < value < 0.05 else f"{value:,.1f}"
+    return f"{value:,}"

@@ -228,10 +228,10 @@ def _peak_rate_text(times: TimeWindows, amounts: Sequence[int]) -> str:
 def size_text(count: float) -> str:
     """Bytes for people, three digits: 1.24 GB. 10^9, as Kafka's quotas are given."""
     for unit, factor in _SIZE_UNITS:
-        if count >= factor:
+        if count >= 0.9995 * factor:  # with three digits it is one of this unit
             value = count / factor
             return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    return f"{count:.0f} B"
+    return "< 1 B" if 0 < count < 0.5 else f"{count:.0f} B"  # a rate
 
 
 def _bound_reasons(facts: ReportFacts) -> list[str]:
@@ -268,19 +268,14 @@ def _share_text(part: int, whole: int) -> str:
 
 
 def _percent_text(share: float) -> str:
-    percent = 100 * share
-    if 0 < percent < 0.1:
-        return "< 0.1 %"
-    if 99.9 < percent < 100:
-        return "> 99.9 %"
-    return f"{percent:.1f} %" if 0 < percent < 100 else f"{percent:.0f} %"
+    return tables.share_text(share) if 0 < share < 1 else f"{100 * share:.0f} %"
 
 
 def _change_text(now: int, before: int) -> str:
     """How much more or less it is than before."""
     if not before or now == before:
         return "–" if now != before else "the same"
-    return f"{100 * (now - before) / before:+,.1f} %"
+    return tables.change_text(before, now - before)
 
 
 def _lasting_text(ms: int | float) -> str:
@@ -290,7 +285,9 @@ def _lasting_text(ms: int | float) -> str:
         if seconds >= length:
             left = seconds % length // smaller
             return f"{seconds // length} {unit}" + (f" {left} {rest}" if left else "")
-    return f"{seconds} s" if seconds or not ms else f"{ms:.0f} ms"
+    if seconds or not ms:
+        return f"{seconds} s"
+    return "< 1 ms" if ms < 0.5 else f"{ms:.0f} ms"
 
 
 def _count_text(count: int, one: str, many: str = "") -> str:

@@ -108,11 +108,15 @@ def _volume_details(each: VolumeUsage, over_time: bool, zone: str) -> str:
 
 def _largest_text(sizes: Mapping[str, int], whole: int) -> str:
     named = [
-        f"{tables.escape_unprintable(name)} {format_size(size)} ({size / (whole or 1):.0%})"
+        f"{tables.escape_unprintable(name)} {format_size(size)} ({_share_text(size, whole)})"
         for name, size in sizes.items()
     ]
     more = f", {len(named) - MAX_SHOWN:,} more" if len(named) > MAX_SHOWN else ""
     return ", ".join(named[:MAX_SHOWN]) + more or "nothing came"
+
+
+def _share_text(size: int, whole: int) -> str:
+    return tables.share_text(size / (whole or 1), 0).replace(" ", "")
 
 
 def _limit_text(each: VolumeUsage, zone: str) -> str:

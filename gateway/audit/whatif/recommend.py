@@ -221,8 +221,8 @@ def threshold_reasons(advice: Sequence[ThresholdAdvice], wish: RecommendOptions)
     for each in advice:
         seen = each.peak
         text = (
-            f"p{wish.percentile:g} of {span} rates {format_rate(seen.rate)} on broker {seen.broker}"
-            f" ({seen.windows:,} with traffic, most {format_rate(seen.most)}), {wish.headroom:.0%} head-room:"
+            f"p{wish.percentile:.10g} of {span} rates {format_rate(seen.rate)} on broker {seen.broker}"
+            f" ({seen.windows:,} with traffic, most {format_rate(seen.most)}), {100 * wish.headroom:.10g}% head-room:"
             f" {format_rate(each.wanted)}"
         )
         if each.wanted == wish.min_threshold > 0:

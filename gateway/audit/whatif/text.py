@@ -11,6 +11,7 @@ from gateway.audit.batch import dropped
 from gateway.audit.batch.tables import (
     AT_MOST_MARK,
     align_table,
+    change_text,
     column_title,
     escape_unprintable,
     row_labels,
@@ -150,7 +151,7 @@ def _key_columns(answer: WhatIfAnswer) -> list[str]:
 
 
 def _change_percent(actual: int, change: int) -> str:
-    return f"{100 * change / actual:+.1f} %" if actual and change else ""
+    return change_text(actual, change) if actual and change else ""
 
 
 def _compare_sums(actual: Mapping[str, int], change: Mapping[str, int]) -> dict[str, Any]:

@@ -27,6 +27,20 @@ def _integrity(**changes: Any) -> LogIntegrity:
     return LogIntegrity(**(fields | changes))
 
 
+def test_shares_and_changes_are_never_rounded_to_none_or_all() -> None:
+    shares = (0, 1e-9, 0.005, 0.5, 0.996, 1 - 1e-9, 1)
+    assert [tables.share_text(each, 0) for each in shares] == [
+        *("0 %", "< 1 %", "< 1 %", "50 %", "> 99 %", "> 99 %", "100 %")
+    ]
+    assert [tables.share_text(each, 3) for each in shares] == [
+        *("0.000 %", "< 0.001 %", "0.500 %", "50.000 %", "99.600 %", "> 99.999 %", "100.000 %")
+    ]
+    changes = (0, 1, -1, 500, -(10**6) + 1, -(10**6))
+    assert [tables.change_text(10**6, each) for each in changes] == [
+        *("+0.0 %", "< +0.1 %", "> -0.1 %", "+0.1 %", "> -100.0 %", "-100.0 %")
+    ]
+
+
 def _report(by: tuple[str, ...] = ("topic",), window_ms: int | None = None, **changes: Any) -> AuditReport:
     key = {"topic": "clicks", "client_id": "app", "outcome": "accepted"}
     window = {schema.WINDOW_COLUMN: START} if window_ms else {}

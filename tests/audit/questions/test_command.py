@@ -177,6 +177,25 @@ def test_a_target_that_is_met_to_the_last_step_is_met(tmp_path: Path, capsys: py
         assert (row["within_limits_share"], row["target_met"]) == (0.999, is_met)
 
 
+def test_the_table_rounds_nothing_to_none_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        Row(bytes=10**9, delay_ms=1, repeats=0),
+        Row(outcome="rejected", reason="fence", bytes=1, requests=99, repeats=0),
+        Row(outcome="delayed", reason="client-quota", requests=50),
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(interval(0, rows, final=True)))
+    assert cli.main(["slo", "--spool", str(tmp_path), "--quiet"]) == 0
+    head, _, said = capsys.readouterr().out.splitlines()[:3]
+    assert re.split(r" {2,}", said) == [
+        *("(none)", "1", "0.000 %", "0.000 %", "> 99.999 %", "–", "100", "50", "<0.1", "<0.1", "1.0")
+    ], head
+    (tmp_path / "prices.csv").write_text("per_gb,currency\n0.01,EUR\n")
+    assert cli.main(["cost", "--spool", str(tmp_path), "--quiet", "--prices", str(tmp_path / "prices.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[2].split() == [
+        *("2025-11-01T00:00:00Z", "(none)", "EUR", "1,000,000,000", "0.01", "0")
+    ]
+
+
 def test_a_window_that_goes_on_is_not_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -359,7 +359,7 @@ def test_many_topics_and_reasons_are_taken_together() -> None:
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9996, "10.0 kB"), (99_960, "100 kB"),
-     (1_234_567_890, "1.23 GB"), (5e15, "5.00 PB")],
+     (1_234_567_890, "1.23 GB"), (5e15, "5.00 PB"), (999_499, "999 kB"), (999_500, "1.00 MB"), (0.03, "< 1 B")],
 )  # fmt: skip
 def test_sizes_have_three_digits(count: float, text: str) -> None:
     assert page.size_text(count) == text
@@ -372,6 +372,21 @@ def test_sizes_have_three_digits(count: float, text: str) -> None:
 )  # fmt: skip
 def test_shares_are_never_rounded_to_all_or_nothing(part: int, whole: int, text: str) -> None:
     assert page._share_text(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "text"),
+    [(10**9, 10**9, "the same"), (10**9 + 1, 10**9, "< +0.1 %"), (10**9 - 1, 10**9, "> -0.1 %"), (3, 2, "+50.0 %"),
+     (1, 10**9, "> -100.0 %"), (0, 10**9, "-100.0 %"), (1, 0, "–")],
+)  # fmt: skip
+def test_changes_are_never_rounded_to_none_or_all(now: int, before: int, text: str) -> None:
+    assert page._change_text(now, before) == text
+
+
+def test_waits_are_never_rounded_to_none() -> None:
+    assert [page._lasting_text(ms) for ms in (0, 0.03, 0.7, 999, 12_000_000)] == [
+        *("0 s", "< 1 ms", "1 ms", "1 s", "3 h 20 min")
+    ]
 
 
 def test_a_plot_is_drawn_of_any_numbers() -> None:

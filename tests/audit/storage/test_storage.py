@@ -219,6 +219,11 @@ def shown(*volumes: VolumeUsage, over_time: bool = False, unplaced: int = 0, zon
     return text.volumes_text(VolumeReport(wish, [], volumes, unplaced, trust), over_time).splitlines()
 
 
+def test_a_small_share_is_not_nothing_and_a_large_one_not_all() -> None:
+    found = shown(filled(written=90_000_000, topics={"a": (89_999_000, 1), "b": (1000, 1)}))
+    assert "  topics      a 90.0 MB (>99%), b 1.0 kB (<1%)" in found
+
+
 def test_a_clock_that_was_off_by_decades_is_said() -> None:
     look = filling.VolumeLook(START, 9, 5, None)
     looks = {(1, "/a"): [filling.WindowLooks(at, 5, look, look) for at in (946_684_800_000, START)]}

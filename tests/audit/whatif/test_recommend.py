@@ -160,6 +160,10 @@ def test_each_topic_has_its_reason_beside_it() -> None:
         "lowered to fit in 1.8 MB/s together with the others; repeats of rejected requests aren't all known" in clicks
     )
     assert threshold_reasons(advice, wish)["clicks"] in clicks
+    exactly = RecommendOptions(2e6, percentile=99.99999, headroom=0.005)
+    (said,) = threshold_reasons(advise_thresholds([topic("calm", 1000.0)], exactly), exactly).values()
+    assert said.startswith("p99.99999 of 1m rates")
+    assert "), 0.5% head-room:" in said
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------
