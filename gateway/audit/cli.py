@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TextIO, TypeVar
 from zoneinfo import ZoneInfoNotFoundError
 
-from gateway.audit.answers.answer import CSV, NDJSON, AuditAnswer, render_answer
+from gateway.audit.answers.answer import CSV, NDJSON, TABLE, AuditAnswer, render_answer
 from gateway.audit.answers.options import add_answer_options
 from gateway.audit.answers.windows import CALENDAR_UNITS, QUARTER_HOUR_MS, CalendarWindows, load_zone
 from gateway.audit.batch.query import AuditQuery, stream_report
@@ -273,6 +273,12 @@ def check_engine_option(options: argparse.Namespace) -> None:
         exit_wrong_use("--engine local needs no Spark: --conf, --jars, --packages are Spark's")
 
 
+def _check_answer_options(options: argparse.Namespace) -> None:
+    place = getattr(options, "destination", None)  # the report and others have none, or another one
+    if place is not None and options.format != TABLE and not place.endswith(f".{options.format}"):
+        exit_wrong_use(f"-o {options.format}: --output {place} says itself in which format rows go there")
+
+
 def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOptions:
     """The result of the options of `add_source_options`.
 
@@ -286,6 +292,7 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
             "--tables can't be read together with --bootstrap-servers or --spool: they may hold the same records"
         )
     check_engine_option(options)
+    _check_answer_options(options)
     time_zone = options.time_zone or "UTC"
     zone = _find_zone(time_zone)
     bounds = (("--from", options.start), ("--to", options.end))
@@ -509,7 +516,8 @@ def make_question(by: tuple[str, ...], options: argparse.Namespace, reading: Sou
     if options.window in CALENDAR_UNITS:
         calendar = CalendarWindows(options.window, reading.time_zone)
         return AuditQuery(by, QUARTER_HOUR_MS, *bounds, calendar)
-    window = None if options.window is None else parse_duration_ms("--window", options.window)
+    units = f", or one of {', '.join(CALENDAR_UNITS)}"
+    window = None if options.window is None else parse_duration_ms("--window", options.window, units)
     if options.time_zone is not None and window is not None:
         exit_wrong_use(f"--time-zone: windows of {options.window} are in UTC: use one of {', '.join(CALENDAR_UNITS)}")
     return AuditQuery(by, window, *bounds, time_zone=reading.time_zone)
@@ -533,12 +541,11 @@ def parse_choices(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]
     return chosen
 
 
-def parse_duration_ms(name: str, text: str) -> int:
-    """Milliseconds, at least 1."""
+def parse_duration_ms(name: str, text: str, others: str = "") -> int:
+    """Milliseconds, at least 1. `others`: what else it may be, as the end of a sentence."""
     ms = _to_milliseconds(text)
     if not ms:
-        units = f", or one of {', '.join(CALENDAR_UNITS)}" if name == "--window" else ""
-        exit_wrong_use(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d{units}")
+        exit_wrong_use(f"{name}: {text!r} is not a valid duration; for example: 30s, 1m, 1h or 1d{others}")
     return ms
 
 

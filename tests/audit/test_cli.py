@@ -103,6 +103,7 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         (("--spool", "x", "--measure", "litres"), "--measure: 'litres' is not one of bytes, messages, requests"),
         (("--spool", "x", "--window", "0m"), "--window: '0m' is not a valid duration; for example"),
         (("--spool", "x", "--window", "minute"), "--window: 'minute' is not a valid duration; for example"),
+        (("--spool", "x", "--window", "minute"), "30s, 1m, 1h or 1d, or one of hour, day, week, month, quarter, year"),
         (("--spool", "x", "--time-zone", "Berlin"), "--time-zone: 'Berlin' is not a time zone that this system knows"),
         (("--spool", "x", "--window", "1d", "--time-zone", "Europe/Berlin"), "--time-zone: windows of 1d are in UTC"),
         (("--spool", "x", "--from", "noon"), "--from: 'noon' is neither a time such as"),

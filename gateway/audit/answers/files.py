@@ -48,7 +48,8 @@ def write_answer(answer: AuditAnswer, place: str, tell: Callable[[str], None]) -
     answer = replace(answer, rows=_tell_rows(answer.rows, tell))
     if is_table(place):
         return _write_delta(answer, place)
-    write = dict(zip(FILE_SUFFIXES, (_write_parquet, _write_csv, _write_ndjson), strict=True))[Path(place).suffix]
+    writers = zip(FILE_SUFFIXES, (_write_parquet, _write_csv, _write_ndjson), strict=True)
+    write = next(each for suffix, each in writers if place.endswith(suffix))
     try:
         with replace_file(Path(place)) as file:
             return write(answer, file)

@@ -174,7 +174,9 @@ def _prepare_slo(options: argparse.Namespace, reading: SourceOptions) -> Callabl
     step = cli.parse_duration_ms("--step", options.step)
     question = _parse_question(options, reading)
     whole = question.window_ms or _MAX_STEP_MS
-    if step > _MAX_STEP_MS or whole % step:
+    if step > _MAX_STEP_MS:
+        cli.exit_wrong_use(f"--step: {options.step} is more than 15m")
+    if whole % step:
         cli.exit_wrong_use(f"--step: {options.step} has to divide {'--window' if question.window_ms else '15m'}")
     target = None if options.target is None else _parse_percent("--target", options.target)
     steps = AuditQuery(question.by, step, reading.start_ms, reading.end_ms)

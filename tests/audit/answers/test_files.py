@@ -180,3 +180,5 @@ def test_the_command_writes_a_delta_table_and_replaces_no_other_one(
 def test_the_local_engine_writes_files(spool: Path) -> None:
     assert cli.main(["--spool", str(spool), "--output", str(spool / "x.ndjson"), "--quiet"]) == 0
     assert [json.loads(line)["topic"] for line in (spool / "x.ndjson").read_text().splitlines()] == ["t0", "t1", "t2"]
+    assert cli.main(["--spool", str(spool / "*.jsonl"), "--output", str(spool / ".csv"), "--quiet"]) == 0
+    assert (spool / ".csv").read_text().startswith("topic,")

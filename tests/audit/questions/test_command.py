@@ -213,7 +213,9 @@ def test_a_window_that_goes_on_is_not_whole(
     ("args", "said"),
     [
         (("cost", "--prices", "/nowhere"), "--prices: /nowhere: No such file or directory"),
-        (("slo", "--step", "20m"), "--step: 20m has to divide 15m"),
+        (("slo", "--step", "20m"), "--step: 20m is more than 15m"),
+        (("slo", "--step", "1h", "--window", "1d"), "--step: 1h is more than 15m"),
+        (("slo", "--step", "7m"), "--step: 7m has to divide 15m"),
         (("slo", "--step", "1m", "--window", "90s"), "--step: 1m has to divide --window"),
         (("slo", "--target", "101"), "--target: 101 is not a share between 0 and 100 percent"),
         (("slo", "--target", "1/0"), "--target: 1/0 is not a share between 0 and 100 percent"),
@@ -226,3 +228,15 @@ def test_a_window_that_goes_on_is_not_whole(
 def test_wrong_options(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*args, "--spool", "x"]) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_form_that_a_file_does_not_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(_lines()))
+    place = str(tmp_path / "x.csv")
+    for command in ((), ("top",), ("slo",)):
+        args = [*command, "--spool", str(tmp_path), "--quiet", "--output", place]
+        assert cli.main([*args, "-o", "json"]) == 2
+        said = f"produce-gateway audit: -o json: --output {place} says itself in which format rows go there\n"
+        assert capsys.readouterr() == ("", said)
+        assert cli.main([*args, "-o", "csv"]) == 0
+        capsys.readouterr()

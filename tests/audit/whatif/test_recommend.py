@@ -254,6 +254,7 @@ def test_attempts_that_can_not_be_told_from_repeats_are_said_so(peaks: Peaks) ->
         (("--total", "1MB", "--spool", "x", "--headroom", "-1"), "--headroom: '-1' is not a valid share"),
         (("--total", "1MB", "--spool", "x", "--headroom", "much"), "--headroom: 'much' is not a valid share"),
         (("--total", "1MB", "--spool", "x", "--reserve", "100%"), "--reserve: 100% leaves nothing"),
+        (("--total", "1MB", "--spool", "x", "--window", "day"), "for example: 30s, 1m, 1h or 1d\n"),
     ],
 )
 def test_wrong_options(argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
