@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from policies import usage
@@ -46,9 +47,15 @@ REJECTED_AGAIN: Final = "rejected_again_bytes"
 SINGLE_SUMS: Final = (DELAY, REPEATS, REPEATS_UNKNOWN, REJECTED_AGAIN)
 
 WINDOW_COLUMN: Final = "window_start_ms"
+NUMBERED_DIMENSIONS: Final = ("broker", "worker")  # the others of usage.DIMENSIONS are names
 
 # The tables of sums and the length of their windows in milliseconds, longest first; each is a multiple of the next.
 WINDOW_LENGTHS: Final = {"usage_1d": 86_400_000, "usage_1h": 3_600_000, "usage_1m": 60_000}
+
+
+def dimension_kinds(names: Iterable[str]) -> dict[str, type]:
+    """Some of usage.DIMENSIONS, as columns of an answer."""
+    return {name: int if name in NUMBERED_DIMENSIONS else str for name in names}
 
 
 def sum_column(sum_name: str, measure: str) -> str:

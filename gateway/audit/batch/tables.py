@@ -32,7 +32,6 @@ _NESTED: Final = tuple(
 SUM_COLUMNS: Final = (*(column for _, of in _NESTED for _, column in of), *columns.SINGLE_SUMS)
 _DROPPED_KINDS: Final = {dropped.BYTES_FIELD: int, dropped.LEAST_FIELD: int, dropped.UPPER_BOUND_FIELD: bool}
 _SUM_KINDS: Final[Mapping[str, type]] = {**dict.fromkeys(SUM_COLUMNS, int), **_DROPPED_KINDS}
-_DIMENSION_KINDS: Final = dict.fromkeys((columns.WINDOW_COLUMN, "broker", "worker"), int)  # the others are names
 _MAX_LISTED: Final = 20  # gaps and incomplete boots in the text
 
 
@@ -86,7 +85,8 @@ def question_json(question: AuditQuery) -> dict[str, Any]:
 def column_kinds(keys: Sequence[str]) -> dict[str, type]:
     """The columns of flatten_sums."""
     shown = [name for key in keys for name in ((key, WINDOW_TEXT) if key == columns.WINDOW_COLUMN else (key,))]
-    return {**{name: _DIMENSION_KINDS.get(name, str) for name in shown}, **_SUM_KINDS}
+    kinds = columns.dimension_kinds(shown)
+    return {**{name: int if name == columns.WINDOW_COLUMN else kind for name, kind in kinds.items()}, **_SUM_KINDS}
 
 
 def _json_head(report: SummedReport) -> dict[str, Any]:
@@ -200,18 +200,17 @@ def _flat_table(report: SummedReport, whole: Mapping[str, int], measures: Sequen
     keys = _key_columns(report)
     seen = report.integrity.sees_repeats
     shown = [*(columns.sum_column(columns.OFFERED, measure) for measure in measures), columns.DELAY]
-    head = [*map(column_title, keys), *measures, "delay ms", "finally dropped"]
+    has_bytes = "bytes" in measures  # of which finally dropped ones are
+    head = [*map(column_title, keys), *measures, "delay ms", *(["finally dropped"] if has_bytes else [])]
+
+    def lost(row: Mapping[str, Any], torn: bool) -> list[str]:
+        return [dropped_text(row, torn, seen)] if has_bytes else []
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         amounts = [f"{_row_amount(row, measure):,}" for measure in measures]
-        return [
-            *row_labels(row, keys, report.query.zone),
-            *amounts,
-            f"{row[columns.DELAY]:,}",
-            dropped_text(row, True, seen),
-        ]
+        return [*row_labels(row, keys, report.query.zone), *amounts, f"{row[columns.DELAY]:,}", *lost(row, True)]
 
-    foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in shown), dropped_text(whole, False, seen)]
+    foot = [*_total_labels(keys), *(f"{whole[name]:,}" for name in shown), *lost(whole, False)]
     return add_bound_note(align_lines(head, map_rows(cells, report.rows), foot, len(keys)))
 
 

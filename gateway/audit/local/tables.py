@@ -29,7 +29,14 @@ from gateway.audit.batch.query import (
     ignore_progress,
 )
 from gateway.audit.batch.rollups.windows import TimeRange, split_time
-from gateway.audit.columns import BOOT_COLUMNS, RECORD_DIMENSIONS, RUN_FIELDS, WINDOW_COLUMN, WINDOW_LENGTHS
+from gateway.audit.columns import (
+    BOOT_COLUMNS,
+    NUMBERED_DIMENSIONS,
+    RECORD_DIMENSIONS,
+    RUN_FIELDS,
+    WINDOW_COLUMN,
+    WINDOW_LENGTHS,
+)
 from gateway.audit.errors import AuditError, plain_line
 from gateway.audit.local.records import Collector
 from gateway.audit.local.run_lives import NumberRun, RunLife
@@ -87,7 +94,6 @@ _RUN_COLUMNS: Final = (
     *("end_ms", "cluster", "previous_digest", "record_digest", "coalesce(changed, false)::BIGINT AS changed_records"),
     "(record_digest IS NOT NULL AND changed IS NULL)::BIGINT AS unchecked_records",
 )
-_NUMBERS: Final = ("broker", "worker")  # of usage.DIMENSIONS; a name that a row hasn't is ""
 _AMOUNTS: Final = (
     *(f"sum({name})" for name in (*usage.MEASURES, "delay_ms")),
     "sum(coalesce(repeats, 0))",
@@ -281,7 +287,10 @@ class LocalTables:
 
     def _group_query(self, question: AuditQuery) -> str:
         """The sums of rows by window, the question's columns, outcome and reason."""
-        names = [f'"{name}"' if name in _NUMBERS else f"coalesce(\"{name}\", '')" for name in _group_columns(question)]
+        names = [
+            f'"{name}"' if name in NUMBERED_DIMENSIONS else f"coalesce(\"{name}\", '')"
+            for name in _group_columns(question)
+        ]
         keys = [f"{name} AS key_{at}" for at, name in enumerate([_window_start(question), *names])]
         rows = " UNION ALL BY NAME ".join(f"({part})" for part in self._select_rows(question))
         grouped = ", ".join(f"key_{at}" for at in range(len(keys)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.audit import columns
 from gateway.audit.answers.answer import AuditAnswer, map_rows
 from gateway.audit.batch import dropped, tables
 from gateway.audit.batch.query import LogIntegrity
@@ -16,7 +17,7 @@ NOT_KNOWN: Final = "–"
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """`from_ms`: the bound that was asked for; `kinds`: columns of the rows (AuditAnswer), those of words first;
+    """`from_ms`: the bound that was asked for; `kinds`: columns of the rows (AuditAnswer), those of names first;
     `about`: further fields of the JSON; `notes`: lines under the table; `zone`: in which times are told. `rows`
     can be read several times.
     """
@@ -53,7 +54,8 @@ def _show_lines(found: AnsweredQuestion, findings: str) -> Iterator[str]:
     shown = {
         name: kind for name, kind in found.kinds.items() if not (name.endswith("_ms") and name[:-3] in found.kinds)
     }
-    words = sum(kind is str for kind in shown.values())
+    are_words = [kind is str or name in columns.NUMBERED_DIMENSIONS for name, kind in shown.items()]
+    words = max((at for at, is_word in enumerate(are_words, 1) if is_word), default=0)
     body = map_rows(lambda row: [_bound_mark(row, name) + _cell_text(row[name], name) for name in shown], found.rows)
     yield from tables.add_bound_note(tables.align_lines([_column_title(name) for name in shown], body, None, words))
     yield from found.notes
@@ -74,6 +76,8 @@ def _cell_text(value: Any, name: str) -> str:
         return NOT_KNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name in columns.NUMBERED_DIMENSIONS:
+        return str(value)
     if isinstance(value, str):
         return tables.escape_unprintable(value) or tables.NAMELESS_LABEL
     if name.endswith("_share"):

@@ -24,7 +24,7 @@ def cost_question(question: AuditQuery, prices: PriceList) -> AuditQuery:
 
 def cost_kinds(by: tuple[str, ...]) -> dict[str, type]:
     """The columns of `make_lines`."""
-    names = {_KEYS[0]: int, _KEYS[1]: str, **dict.fromkeys(by, str), "currency": str}
+    names = {_KEYS[0]: int, _KEYS[1]: str, **columns.dimension_kinds(by), "currency": str}
     return names | {"bytes": int, "amount": Decimal, "unpriced_bytes": int}
 
 
@@ -36,7 +36,7 @@ def make_lines(rows: Iterable[Mapping[str, Any]], question: AuditQuery, prices: 
     charged = columns.sum_column(prices.charged, "bytes")
     with localcontext(prec=60):
         for row in rows:
-            key = (row[columns.WINDOW_COLUMN], *(str(row[name]) for name in question.by))
+            key = (row[columns.WINDOW_COLUMN], *(row[name] for name in question.by))
             price = prices.find_price(row)
             size, amount, unpriced = found.get(key, (0, Decimal(0), 0))
             more = row[charged]

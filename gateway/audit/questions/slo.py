@@ -55,7 +55,7 @@ def slo_kinds(question: AuditQuery) -> dict[str, type]:
     """The columns of `measure_levels`."""
     window: dict[str, type] = {columns.WINDOW_COLUMN: int, "window_start": str} if question.window_ms else {}
     return {
-        **window, **dict.fromkeys(question.by, str), "steps": int, "within_limits_share": float,
+        **window, **columns.dimension_kinds(question.by), "steps": int, "within_limits_share": float,
         "without_rejection_share": float, "accepted_share": float, "target_met": bool, "requests": int,
         "delayed_requests": int, "mean_wait_ms": float, "longest_mean_wait_ms": float, "p99_wait_at_most_ms": float,
     }  # fmt: skip
@@ -74,7 +74,7 @@ def measure_levels(
     found: dict[tuple[Any, ...], _Level] = {}
     for row in rows:
         start = find_window(row[columns.WINDOW_COLUMN], question.window_ms, question.calendar)
-        key = (start, *(str(row[name]) for name in question.by))
+        key = (start, *(row[name] for name in question.by))
         found.setdefault(key, _Level()).add_step(row)
     return [_describe(key, found[key], question, target) for key in sorted(found)]
 

@@ -66,7 +66,7 @@ _WEEKDAYS: Final = TrendMethod("line and weekdays", _fit_weekdays, 2 * _WEEK)
 
 def trend_kinds(by: tuple[str, ...]) -> dict[str, type]:
     """The columns of `tell_trend`."""
-    names = {columns.WINDOW_COLUMN: int, "window_start": str, **dict.fromkeys((*by, "kind", "method"), str)}
+    names = {columns.WINDOW_COLUMN: int, "window_start": str, **columns.dimension_kinds((*by, "kind", "method"))}
     return names | {"bytes": int, "error_bytes": int}
 
 
@@ -78,9 +78,9 @@ def tell_trend(rows: Iterable[Mapping[str, Any]], question: AuditQuery, what: st
     """
     column, calendar = columns.sum_column(what, "bytes"), question.calendar
     assert calendar is not None
-    groups: dict[tuple[str, ...], dict[int, int]] = {}
+    groups: dict[tuple[Any, ...], dict[int, int]] = {}
     for row in rows:
-        amounts = groups.setdefault(tuple(str(row[name]) for name in question.by), {})
+        amounts = groups.setdefault(tuple(row[name] for name in question.by), {})
         amounts[row[columns.WINDOW_COLUMN]] = row[column]
     starts = _whole_windows({start for amounts in groups.values() for start in amounts}, question, calendar)
     coming = _next_windows(starts[-1], calendar, ahead) if starts else []

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from gateway.audit import columns
 from gateway.audit.answers.answer import csv_lines
 from gateway.audit.answers.windows import time_text
 from gateway.audit.batch import tables
@@ -54,10 +55,15 @@ def _topic_windows(facts: ReportFacts) -> Iterator[dict[str, Any]]:
 
 def _sum_rows(keys: Sequence[str], groups: Iterable[UsageGroup]) -> Iterator[dict[str, Any]]:
     for each in groups:
-        yield {**dict(zip(keys, each.names or [_OTHERS] * len(keys), strict=True)), **each.sums}
+        names = dict(zip(keys, each.names or [_OTHERS] * len(keys), strict=True))
+        # A number is no text that might be a formula: an unknown broker's is -1.
+        numbers: dict[str, Any] = {
+            name: int(names[name]) for name in columns.NUMBERED_DIMENSIONS if name in names and each.names
+        }
+        yield {**names, **numbers, **each.sums}
 
 
-def _make_file(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> CsvDownload:
-    lines = [*csv_lines(columns, rows)]
+def _make_file(name: str, titles: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> CsvDownload:
+    lines = [*csv_lines(titles, rows)]
     text = base64.b64encode("\n".join([*lines, ""]).encode("utf-8", "backslashreplace")).decode()
     return CsvDownload(f"{name}.csv", len(lines) - 1, f"data:text/csv;charset=utf-8;base64,{text}")

@@ -123,6 +123,12 @@ def test_by_outcome_there_is_one_table_with_a_column_for_each_measure() -> None:
     ]
 
 
+def test_what_is_told_of_messages_or_requests_has_no_column_of_bytes() -> None:
+    for by in (("outcome",), ("topic",)):
+        assert "finally dropped" in _text(_report(by), ("requests", "bytes"))
+        assert "finally dropped" not in _text(_report(by), ("requests", "messages"))
+
+
 def test_the_name_a_client_gives_itself_can_not_move_the_cursor() -> None:
     report = _report(("client_id",))
     report.rows[0]["client_id"] = "a\x1b[2Jb\nc\u202e"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -175,6 +177,35 @@ def test_a_target_that_is_met_to_the_last_step_is_met(tmp_path: Path, capsys: py
         assert cli.main(args) == 0
         row = json.loads(capsys.readouterr().out)
         assert (row["within_limits_share"], row["target_met"]) == (0.999, is_met)
+
+
+def test_brokers_and_workers_are_numbers_as_in_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = interval(0, [Row(broker=broker) for broker in (-1, 1, 2, 10, 1001)], final=True)
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "prices.csv").write_text("per_gb,currency\n0.01,EUR\n")
+
+    def ask(command: str, *args: str) -> str:
+        asked = [*command.split(), "--spool", str(tmp_path), "--by", "broker,worker", "--quiet", *args]
+        assert cli.main(asked) == 0
+        return capsys.readouterr().out
+
+    days = "--from 2025-11-20 --to 2025-11-21"
+    for command in ("", "slo", f"cost --prices {tmp_path / 'prices.csv'}", f"trend {days}"):
+        rows = [json.loads(line) for line in ask(command, "-o", "ndjson").splitlines()]
+        assert [(row["broker"], row["worker"]) for row in rows] == [(each, 0) for each in (-1, 1, 2, 10, 1001)]
+        told = [*csv.DictReader(ask(command, "-o", "csv").splitlines())]
+        assert [row["broker"] for row in told] == ["-1", "1", "2", "10", "1001"]
+    table = ask("slo").splitlines()
+    assert [line[:14] for line in (table[0], table[2], table[6])] == [
+        "broker  worker",
+        "-1      0     ",
+        "1001    0     ",
+    ]
+    assert cli.main(["report", "--spool", str(tmp_path), "--output", str(tmp_path / "r.html"), "--quiet"]) == 0
+    (text,) = re.findall(r'download="brokers.csv" href="[^,]*,([^"]*)"', (tmp_path / "r.html").read_text())
+    assert {line.split(",")[0] for line in base64.b64decode(text).decode().splitlines()[1:]} == {
+        *("-1", "1", "2", "10", "1001")
+    }
 
 
 def test_the_table_rounds_nothing_to_none_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

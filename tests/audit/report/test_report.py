@@ -106,8 +106,9 @@ def _facts(names: Sequence[str] = ("clicks", "payments"), **changes: Any) -> Rep
     episode = dict.fromkeys(episodes.KINDS, 1) | {"outcome": "open", "start": "", "end": ""}
     refused = [episode | dict.fromkeys((*episodes.WHOSE, "reasons"), name) for name in names]
     level = dict.fromkeys(slo.slo_kinds(AuditQuery(("group",))), 1)
+    brokers = [each._replace(names=(str(at),)) if each.names else each for at, each in enumerate(groups)]
     more = ReportBreakdowns(
-        groups, groups, groups, groups, 60_000, [level | {"group": name} for name in names],
+        groups, brokers, groups, groups, 60_000, [level | {"group": name} for name in names],
         RefusalEpisodes(refused, 99), total | {"offered_bytes": total["offered_bytes"] // 2},
         _integrity(),
     )  # fmt: skip
