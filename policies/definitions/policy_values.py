@@ -48,6 +48,11 @@ class InvalidPolicy(ValueError):
     """An impossible key, or an operation that the key doesn't allow: the text names the fault and a valid form."""
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have that name."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
 class PolicyKey(NamedTuple):
     """The subject of one value.
 
@@ -113,7 +118,7 @@ class PolicyKey(NamedTuple):
                 raise InvalidPolicy(str(error)) from error
         if self.kind == "storage" and self.name:
             raise InvalidPolicy(f"storage {self.name!r}: it has no name: it is about the whole cluster")
-        if self.kind == "topic" and (not _TOPIC_NAME.fullmatch(self.name) or self.name in (".", "..")):
+        if self.kind == "topic" and not is_topic_name(self.name):
             raise InvalidPolicy(
                 f"{self.name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
             )

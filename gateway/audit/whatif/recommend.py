@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from gateway import policy_document as document
 from gateway.audit import columns
 from gateway.audit.batch.query import AuditQuery
+from policies.definitions.policy_values import is_topic_name
 from policies.engine import INTERNAL_TOPICS
 from policies.units import exact_size, format_rate
 
@@ -118,11 +119,15 @@ def _find_percentile(ordered: Sequence[int], share: float) -> float:
 
 
 def find_peaks(rates: Iterable[TopicRate], wish: RecommendOptions) -> list[TopicPeak]:
-    """Of each topic, in the order of their names."""
+    """Of each topic, in the order of their names. What gateways count under a text that is no topic's name (one that
+    can't be, or the id of a topic that they don't know) can have no threshold.
+    """
     found: dict[str, TopicPeak] = {}
     brokers: dict[str, list[int]] = defaultdict(list)
     seconds = wish.window_ms / 1000
     for rate in rates:
+        if not is_topic_name(rate.topic):
+            continue
         brokers[rate.topic].append(rate.broker)
         usual, most = rate.usual / seconds, rate.most / seconds
         each = TopicPeak(rate.topic, rate.broker, usual, most, rate.windows, rate.unknown, ())

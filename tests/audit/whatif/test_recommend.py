@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -238,6 +239,15 @@ def test_attempts_that_can_not_be_told_from_repeats_are_said_so(peaks: Peaks) ->
     rejected = records.Row(outcome="rejected", reason="topic-threshold", bytes=60_000)
     (found,) = peaks(records.interval(0, [rejected], version=1), RecommendOptions(1e9))
     assert found.unknown
+
+
+def test_what_no_topic_is_called_gets_no_threshold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["<invalid>", "topic-id:AAAAAAAAAAAAAAAAAAAAAQ", "..", "", "clicks"]
+    rows = [records.Row(topic=name, outcome="errored", reason="x", bytes=60_000) for name in names]
+    (tmp_path / "a.jsonl").write_text("\n".join(records.interval(0, rows, final=True)))
+    assert cli.main(["recommend", "--total", "1MB", "--spool", str(tmp_path), "--quiet"]) == 0
+    found = document.parse_document(capsys.readouterr().out)  # as `policies apply` reads it
+    assert [key.name for key in found if key.kind == "topic"] == ["clicks"]
 
 
 # --- the command's options --------------------------------------------------------------------------------------------
