@@ -21,9 +21,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gateway.audit.batch import tables
+from policies.definitions.policy_values import is_topic_name
 
 MARKER_BYTES: Final = 78  # a control batch: 61 of its header, 17 of its one record
 FILE_VERSION: Final = 1
+_UNNAMED_PREFIX: Final = "topic-id:"
 _KEEPS_COMPRESSION: Final = "producer"  # compression.type with which brokers keep what producers send
 
 AGREES, DIFFERS, UNKNOWN = "agrees", "differs", "unknown"
@@ -320,9 +322,8 @@ def reconcile_topics(
     if since is not None and since.ended_ms > until.began_ms:
         raise InvalidLogSnapshot("the snapshot of --since is the later one")
     earlier = since.topics if since is not None else {}
-    names = sorted(
-        earlier.keys() | until.topics.keys() | {name for name, each in counted.items() if any(each.upper_bound)}
-    )
+    added = {name for name, each in counted.items() if any(each.upper_bound) and _may_have_log(name)}
+    names = sorted(earlier.keys() | until.topics.keys() | added)
     return [
         judge_topic(
             name,
@@ -334,9 +335,16 @@ def reconcile_topics(
     ]
 
 
+def _may_have_log(topic: str) -> bool:
+    """Whether a log may have what was counted under that text. Requests with acks=0 are forwarded with any name in
+    them, and gateways count a name that can't be under `<invalid>`: brokers append nothing of it.
+    """
+    return is_topic_name(topic) or topic.startswith(_UNNAMED_PREFIX)
+
+
 def merge_topic_ids(counted: Mapping[str, CountedUsage], until: LogSnapshot) -> dict[str, CountedUsage]:
     """The same sums where the gateway did not learn a topic's name in time and counted under its id (Produce v13)."""
-    names = {f"topic-id:{topic.id}": name for name, topic in until.topics.items()}
+    names = {f"{_UNNAMED_PREFIX}{topic.id}": name for name, topic in until.topics.items()}
     found: dict[str, CountedUsage] = {}
     for topic, each in counted.items():
         name = names.get(topic, topic)

@@ -201,6 +201,12 @@ def test_topics_of_both_snapshots_and_of_the_usage_log_are_all_there() -> None:
     assert found == {"gone": UNKNOWN, "same": AGREES, "new": AGREES, "by-id": AGREES, "elsewhere": UNKNOWN}
 
 
+def test_what_is_counted_under_no_topics_name_is_in_no_log() -> None:
+    counted = {name: CountedUsage(maybe=UsageSum(75, 1)) for name in ("<invalid>", "a/b", "..", "topic-id:AA", "gone")}
+    found = {each.topic: each.verdict for each in reconcile_topics(None, _snapshot(5, {}), counted)}
+    assert found == {"topic-id:AA": UNKNOWN, "gone": UNKNOWN}
+
+
 def test_snapshots_have_to_be_of_one_cluster_and_in_order() -> None:
     one, two = _snapshot(0, {}), _snapshot(100, {})
     with pytest.raises(InvalidLogSnapshot, match="of --since is the later one"):
