@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.data.session.accounts import ProduceAccounts
 from gateway.data.shared.client import ConnectedClient
-from gateway.data.shared.topics import ConnectionTopics, is_counted_name, shown_name
+from gateway.data.shared.topics import ConnectionTopics, is_counted_name, is_valid_name, shown_name
 from policies import decision, verdict
 from policies.decision import NO_LIMITS, AdmissionCredit, ClientPatience, PartitionLimits
 from policies.idempotence.fence import ProducerFence
@@ -228,20 +228,28 @@ class ProduceGate:
             if isinstance(storage, StoragePause) and not self._only_observes(storage):
                 return PartitionLimits(storage=storage)  # no other limit is asked
         meter = self.topics.find_meter(topic, version)
-        group = self._find_group_limit(meter, now) if self.world.engine.groups.has_groups else None
+        group = None
+        if self.world.engine.groups.has_groups:
+            group = self._find_group_limit(meter, self.topics.resolve_name(topic, version), now)
         threshold = None
         if meter.thresholds_ask:
             threshold = TopicThresholdLimit(self.broker.limits, meter, self.topics.resolve_name(topic, version))
         found = PartitionLimits(storage, whole.quota, group, threshold)
         return NO_LIMITS if found == NO_LIMITS else found
 
-    def _find_group_limit(self, meter: TopicMeter, now: float) -> GroupLimit | None:
-        """The group that judges requests to that topic; None: there is none, or it has enough credit."""
+    def _find_group_limit(self, meter: TopicMeter, name: bytes, now: float) -> GroupLimit | None:
+        """The group that judges requests to that topic; None: there is none, or it has enough credit. `name`: the
+        topic's; several topics may share a meter.
+        """
+        groups, is_shared = self.world.engine.groups, meter.name != name
+        if is_shared and not is_valid_name(name):  # groups remember the names that they are asked about
+            return self.client.group_limit
         if meter.group_asks:
-            group_limit = self.world.engine.groups.activate_publish_limit(meter, meter.name, now)
+            group_limit = groups.activate_publish_limit(meter, name, now)
             if group_limit is not None:
                 return group_limit
-        return self.client.group_limit if meter.by_principal else None
+        by_principal = groups.depends_on_principal(name) if is_shared else meter.by_principal
+        return self.client.group_limit if by_principal else None
 
     def error_code(self, why: Verdict) -> int:
         """The Kafka error code that reports this verdict to the client."""

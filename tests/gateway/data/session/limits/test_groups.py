@@ -8,6 +8,7 @@ import pytest
 
 from gateway.channel import GroupSnapshot
 from policies.groups.group_limiters import GroupLimit, GroupLimitValues
+from policies.meters import broker_meters
 from policies.quotas.quota_limiters import QuotaLimiter
 from policies.thresholds.pacing import PACE_S
 from tests.gateway.data.play import APP, TOPIC_ID, Play, answer, present, request, size_of
@@ -226,6 +227,25 @@ def test_a_charge_of_a_principals_group_is_given_back() -> None:
     on.session.client.set_principal("User:acme")
     on.client(request(1, {"plain": [0]}))
     on.broker(answer(1, {"plain": {0: (22, -1)}}))
+    assert side(on).byte_meter.charged == 0
+
+
+@pytest.mark.parametrize(("groups", "topic"), [(None, ACME), ("by principal", "plain")])
+def test_topics_that_share_a_meter_are_under_the_group_of_each(
+    monkeypatch: pytest.MonkeyPatch, groups: str | None, topic: str
+) -> None:
+    # Any client can name so many topics; what is refused would be given back to a group that was never charged.
+    monkeypatch.setattr(broker_meters, "MAX_UNLISTED", 1)
+    on = play(GroupLimitValues(SIZE), BY_PRINCIPAL if groups else None)
+    on.session.client.set_principal("User:acme")
+    for correlation, name in enumerate(("made-up", "other", "no topic's name", topic), start=1):
+        on.now += 10.0
+        before = side(on).byte_meter.charged if ("gold", "publish") in on.engine.groups._group_limits else 0
+        on.client(request(correlation, {name: [0]}))
+    assert topic.encode() not in on.engine.broker_meters(1).topics
+    assert side(on).byte_meter.charged == before + SIZE
+    for correlation, name in enumerate(("made-up", "other", "no topic's name", topic), start=1):
+        on.broker(answer(correlation, {name: {0: (3, -1)}}))
     assert side(on).byte_meter.charged == 0
 
 
