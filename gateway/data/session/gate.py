@@ -104,6 +104,7 @@ class ProduceGate:
         waited as long as any may; then partitions that would have to wait are refused.
         """
         parts, version = request.parts, request.version
+        reject_code = self.world.settings.reject_code
         beside = request.stop - request.start - sum([part[2] for part in parts])
         standing = self._fixed_refusals(parts, version, now, wait_ms)
         if standing:
@@ -116,8 +117,9 @@ class ProduceGate:
             standing=standing,
             observed=self.client.observed_policies,
             would_wait=now < self._would_wait_until,
-            # Clients without a name send the whole request again: what passed now would be written twice.
-            one_fate=verdict.needs_whole_request(self.client.software_name, self.world.settings.reject_code),
+            # Clients without a name send the whole request again: what passed now would be written twice. With acks=0
+            # nothing comes again: what could pass would be lost.
+            one_fate=request.acks != 0 and verdict.needs_whole_request(self.client.software_name, reject_code),
         )
 
     @property

@@ -28,6 +28,7 @@ from tests.gateway.data.play import (
     with_question,
 )
 from tests.protocol import produce_cases as cases
+from tests.protocol.batches import batch
 from tests.variants import COMPILED, PURE, running
 
 STEPS = pytest.mark.parametrize("step", [0, 1, 7], ids=["glued", "byte by byte", "by sevens"])
@@ -476,6 +477,31 @@ def test_acks_0_to_a_topic_id_that_no_broker_names_is_dropped() -> None:
     assert play.now - began == MAX_WAIT_S
     assert looks == 14  # it was asked for again and again
     assert [key[1:] for key in play.rows()] == [("dropped", "unknown-topic-id")]
+
+
+@pytest.mark.parametrize("software", [None, JAVA])
+def test_acks_0_to_other_topics_passes_beside_a_topic_id_that_no_broker_names(software: tuple[str, str] | None) -> None:
+    # Clients without a name send all of a request again, but nothing that has acks=0.
+    play = Play().named(software)
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
+    records = batch((b"payload",))
+    read = (len(records), 1, -1, -1, -1, 0)
+    topics = [cases.Topic("", topic, [(0, cases.Batch(records, read))]) for topic in (TOPIC_ID, bytes(16))]
+    frame = cases.framed(cases.encode(cases.Request(13, "app", None, 0, topics, 30_000), correlation_id=1))
+    upstream, _ = play.client(frame)
+    while play.session.hold.held_until > play.now:
+        play.now = play.session.hold.held_until
+        upstream += play.again()[0]
+    assert upstream.count(records) == 1
+    assert play.rows()["clicks", "unacknowledged", ""] == (len(records), 1, 1)
+
+
+@pytest.mark.parametrize("software", [None, JAVA])
+def test_acks_0_that_is_dropped_takes_no_other_topic_with_it(software: tuple[str, str] | None) -> None:
+    play = Play(total=1.0, topics={"clicks": 1.0, "views": 1e12}, acks0="drop").named(software).overload()
+    upstream, _ = play.client(request(1, {"clicks": [0], "views": [0]}, acks=0))
+    assert upstream == with_question(request(1, {"views": [0]}, acks=0))
+    assert play.rows()["clicks", "dropped", "acks0-limit"] == (size_of(), 1, 1)
 
 
 def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
