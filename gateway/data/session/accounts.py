@@ -108,10 +108,12 @@ class ProduceAccounts:
     def record_hold(
         self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions, wait_ms: int, first: bool
     ) -> None:
-        """An acks=0 request waits for its limit: count its bytes once, and the time each time."""
+        """An acks=0 request waits for its limit: count its bytes once, and the time each time. Not those of partitions
+        that no wait lets pass: no limit delays them.
+        """
         for part in parts:
             why = refused.get(part[:2])
-            if why is not None:
+            if why is not None and why.reason not in NEVER_PASSES:
                 row = self.outcome_row(self._topics.resolve_name(part[0], version), DELAYED, why.reason)
                 row[DELAY] += wait_ms
                 if first:

@@ -504,6 +504,18 @@ def test_acks_0_that_is_dropped_takes_no_other_topic_with_it(software: tuple[str
     assert play.rows()["clicks", "dropped", "acks0-limit"] == (size_of(), 1, 1)
 
 
+def test_what_never_passes_is_not_counted_as_delayed_beside_acks_0_that_waits() -> None:
+    play = Play(total=1.0, topics={"clicks": 1.0}, protected_topics=("own",)).overload()
+    play.client(request(1, {"clicks": [0], "own": [0]}, acks=0))
+    assert play.session.hold.held_until > play.now
+    assert play.rows() == {("clicks", "delayed", "topic-threshold"): (size_of(), 1, 1)}
+    play.now = play.session.hold.held_until
+    play.run_clockwork(play.now)
+    play.engine.set_thresholds(None, {})
+    play.again()
+    assert play.rows().keys() == {("clicks", "unacknowledged", ""), ("own", "dropped", "protected-topic")}
+
+
 def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
     # The name comes to be known in between: without a fence the second batch would pass, and the first never again.
     play = Play().named()
