@@ -111,15 +111,19 @@ class ProduceAccounts:
         """An acks=0 request waits for its limit: count its bytes once, and the time each time. Not those of partitions
         that no wait lets pass: no limit delays them.
         """
+        counted_rows: set[int] = set()  # a request waits once, however many partitions it has
         for part in parts:
             why = refused.get(part[:2])
-            if why is not None and why.reason not in NEVER_PASSES:
-                row = self.outcome_row(self._topics.resolve_name(part[0], version), DELAYED, why.reason)
+            if why is None or why.reason in NEVER_PASSES:
+                continue
+            row = self.outcome_row(self._topics.resolve_name(part[0], version), DELAYED, why.reason)
+            if first:
+                row[BYTES] += part[2]
+                row[MESSAGES] += part[3]
+            if id(row) not in counted_rows:
+                counted_rows.add(id(row))
                 row[DELAY] += wait_ms
-                if first:
-                    row[BYTES] += part[2]
-                    row[MESSAGES] += part[3]
-                    row[REQUESTS] += 1
+                row[REQUESTS] += first
 
     def record_rejection(self, parts: Iterable[PartitionBatch], version: int, refused: RefusedPartitions) -> None:
         """Count partitions that the gateway rejected in an answer to the client."""

@@ -15,6 +15,7 @@ from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOT
 from protocol import api
 from protocol.wire import MalformedFrame
 from tests.gateway.data.play import (
+    APP,
     JAVA,
     TOOK,
     TOPIC_ID,
@@ -514,6 +515,18 @@ def test_what_never_passes_is_not_counted_as_delayed_beside_acks_0_that_waits() 
     play.engine.set_thresholds(None, {})
     play.again()
     assert play.rows().keys() == {("clicks", "unacknowledged", ""), ("own", "dropped", "protected-topic")}
+
+
+@pytest.mark.parametrize(("acks", "counted"), [(0, (3 * SIZE, 3, 1)), (-1, (0, 0, 0))])
+def test_a_request_waits_once_however_many_partitions_it_has(acks: int, counted: tuple[int, int, int]) -> None:
+    play = Play().named().set_quotas((APP, "producer_byte_rate", float(SIZE)))
+    for _ in range(40):  # the queue is full
+        play.beside().client(request(1))
+    play.ledger()
+    play.client(request(1, {"clicks": [0, 1, 2]}, acks=acks))
+    (row,) = play.ledger()
+    assert (row.bytes, row.messages, row.requests) == counted
+    assert row.delay_ms == round(1000 * (play.session.hold.held_until - play.now)) > 0
 
 
 def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
