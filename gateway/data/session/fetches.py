@@ -186,15 +186,15 @@ class FetchLimiter:
         if charges & BY_BROKER_TOTAL:
             client.world.quotas.record_fetched(client.node_id, 4 + size)
         if charges & BY_QUOTA:
-            quota_limit, promised = self._promised.popleft()
+            quota_limit, promised = self._promised.popleft()  # later requests may have another client id
             quota_limit.release_fetch(promised)
             self._last_response_bytes = 4 + size
             if "quota" not in client.observed_policies:
-                wait = client.quota_limit.charge_fetch(4 + size, now)
+                wait = quota_limit.charge_fetch(4 + size, now)
             elif would:  # it would not have asked for it yet
-                client.quota_limit.record_fetch_only(4 + size)
+                quota_limit.record_fetch_only(4 + size)
             else:
-                would = client.quota_limit.charge_fetch(4 + size, now)
+                would = quota_limit.charge_fetch(4 + size, now)
         if not charges & BY_GROUP:
             if charges & BY_QUOTA:
                 self._end_owed_response()

@@ -107,6 +107,16 @@ def test_answers_behind_one_that_is_charged_pass_in_their_order(step: int) -> No
     assert not on.session.in_flight
 
 
+def test_an_answer_is_charged_to_the_quota_of_the_client_id_that_asked_for_it() -> None:
+    on = Play().named().set_quotas((APP, CONSUME, float(SIZE)))
+    on.client(fetch(1))
+    on.client(request(2, client_id="other"))
+    frame = fetched(1)
+    wait_ms = round(1000 * len(frame) / SIZE)
+    assert told(on.broker(frame)) == wait_ms
+    assert on.session.fetch_limiter.muted_until == pytest.approx(on.now + wait_ms / 1000, abs=0.001)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_share_fetch_is_charged_and_waits_as_well(version: int) -> None:
     on = play()
