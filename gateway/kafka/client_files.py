@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from gateway.system.files import FileSignature, file_signature
 
-log = logging.getLogger("gateway.kafka")
+log = logging.getLogger("gateway.cluster")
 
 FILE_PROPERTIES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
