@@ -73,6 +73,7 @@ class SnapshotReader:
         self._is_used = False  # the consumer has read a topic
         self._partitions: set[int] = set()
         self._behind: set[int] = set()  # partitions whose end has not been reached
+        self._next_offsets: dict[int, int] = {}  # by partition; the consumer knows none until it has got a record
         self._fault_kinds: set[str] = set()
         self.connected = False
         self.caught_up = False
@@ -108,6 +109,7 @@ class SnapshotReader:
             return
         self.connected = True
         self._note_reading()
+        self._next_offsets[message.partition() or 0] = (message.offset() or 0) + 1
         key, value = message.key(), message.value()
         key = key.encode() if isinstance(key, str) else key
         try:
@@ -164,7 +166,7 @@ class SnapshotReader:
             self._report_problem("absent", "does not exist; waiting for it")
             if self._partitions:
                 self._consumer.unassign()
-                self._topic_id, self._partitions, self._behind = "", set(), set()
+                self._topic_id, self._partitions, self._behind, self._next_offsets = "", set(), set(), {}
         else:
             self._report_problem("down", f"can't be looked up ({found.why})")
 
@@ -182,7 +184,7 @@ class SnapshotReader:
             if self._topic_id:
                 log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
             self._topic_id, self._is_used = topic_id, True
-            self._partitions, self._behind = set(partitions), set(partitions)
+            self._partitions, self._behind, self._next_offsets = set(partitions), set(partitions), {}
             self._consumer.assign(self._from_beginning(partitions))
         elif fresh := partitions - self._partitions:
             self._partitions |= fresh
@@ -190,14 +192,16 @@ class SnapshotReader:
             self._consumer.incremental_assign(self._from_beginning(fresh))
 
     def _renew_consumer(self) -> None:
-        """Go on with another consumer where the files of this one have changed."""
+        """Go on with another consumer where the files of this one have changed. It must not read again what was read:
+        for a moment, old snapshots would be a broker's last.
+        """
         fresh = self._files.renew_client(self._consumer, self._make_consumer)
         if fresh is not self._consumer:
-            places = self._consumer.position(self._from_beginning(self._partitions))
             self._consumer.close()
             self._consumer = fresh
+            places = self._from_beginning(self._partitions)
             for place in places:
-                place.offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+                place.offset = self._next_offsets.get(place.partition, OFFSET_BEGINNING)
             fresh.assign(places)
 
     def _from_beginning(self, partitions: Iterable[int]) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
 from gateway.control.cluster import metadata
 from gateway.control.cluster.metadata import AdminSource, ClusterUnreachable
@@ -54,7 +54,6 @@ def test_another_client_is_made_once_for_each_change_and_when_the_files_can_be_u
     files = ClientFiles(owned.properties)
     assert files.renew_client(1, lambda: 2) == 1
     owned.renew("second")
-    assert files.have_changed
     assert files.renew_client(1, Mock(side_effect=KafkaException("the key is another one's"))) == 1
     assert files.renew_client(1, lambda: 2) == 2
     assert files.renew_client(2, lambda: 3) == 2
@@ -182,8 +181,7 @@ def test_a_client_whose_files_have_changed_is_replaced(
     made: list[Mock] = []
 
     def make(_: object) -> Mock:
-        place = TopicPartition("t", 0, 7)
-        made.append(MagicMock(position=lambda _: [place], poll=lambda _: None))
+        made.append(MagicMock(poll=lambda _: None))
         made[-1].__bool__.return_value = False  # librdkafka's clients have a length, that of a queue
         return made[-1]
 
@@ -202,3 +200,28 @@ def test_a_client_whose_files_have_changed_is_replaced(
     assert len(made) == first + 1
     act()
     assert len(made) == first + 1
+
+
+def test_volume_snapshots_are_not_read_again_by_consumers_that_got_none(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of librdkafka's that has got no record yet knows no position."""
+    record = Mock(**{"error.return_value": None, "partition.return_value": 0, "offset.return_value": 6})
+    record.key.return_value, record.value.return_value = b'{"broker":1}', None
+    made: list[MagicMock] = []
+
+    def make(*_: object) -> MagicMock:
+        made.append(MagicMock())
+        made[-1].poll.side_effect = [record, None] if len(made) == 1 else lambda _: None
+        return made[-1]
+
+    monkeypatch.setattr(topic_consumer, "Consumer", make)
+    reader = SnapshotReader(owned.properties, "t")
+    found = TopicPresent("id", frozenset({0, 1}))
+    monkeypatch.setattr(reader._topic, "poll_lookup", Mock(side_effect=[found, None]))
+    reader.poll_snapshots(0.0)
+    for text in ("second", "third"):
+        owned.renew(text)
+        reader._on_topic_found(found)
+    offsets = [[place.offset for place in each.assign.call_args.args[0]] for each in made]
+    assert offsets == [[OFFSET_BEGINNING] * 2, [7, OFFSET_BEGINNING], [7, OFFSET_BEGINNING]]

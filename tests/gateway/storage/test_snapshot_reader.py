@@ -39,7 +39,8 @@ def test_a_topic_that_may_not_be_read_is_read_again_when_something_was_read(
 
 def test_records_that_are_no_snapshots_hold_up_nothing_however_many_come(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(key: bytes, value: bytes) -> Mock:
-        return Mock(error=lambda: None, key=lambda: key, value=lambda: value)
+        where = {"partition": lambda: 0, "offset": lambda: 0}
+        return Mock(error=lambda: None, key=lambda: key, value=lambda: value, **where)
 
     snapshot = VolumeSnapshot(1, 0.0, (Volume(1, "/data", 100, 50),))
     polled: list[None] = []
