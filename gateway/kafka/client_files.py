@@ -26,11 +26,6 @@ class ClientFiles:
         self._paths = [str(properties[key]) for key in FILE_PROPERTIES if properties.get(key)]
         self._known = self._read_signatures()
 
-    @property
-    def have_changed(self) -> bool:
-        """Whether they are others than the client was made with."""
-        return self._read_signatures() != self._known
-
     def renew_client(self, client: T, make: Callable[[], T]) -> T:
         """Another client where the files have changed, and the caller closes this one; else this one, as also where
         they can't be used just now (one may be new before the other): then the next call tries again.

@@ -63,25 +63,32 @@ class PolicyTransactions:
 
     def open(self, deadline: float) -> None:
         """From now on this gateway may write, until another one opens its own."""
-        if self._producer is not None and not self._files.have_changed:
-            return
-        self.close()  # two of this gateway's would fence each other
-        self._files = ClientFiles(self._properties)
+        former = self._producer
         try:
-            producer = Producer(
-                {
-                    **self._properties,
-                    "transactional.id": self._topic,  # of all gateways that share the topic
-                    "transaction.timeout.ms": TRANSACTION_MS,
-                    "acks": "all",
-                    "compression.type": "lz4",
-                    "topic.metadata.propagation.max.ms": 3_000,
-                }
-            )
+            if former is None:
+                self._files = ClientFiles(self._properties)
+                producer = self._make_producer()
+            else:
+                producer = self._files.renew_client(former, self._make_producer)
+            if producer is former:
+                return
+            self.close()  # two of this gateway's would fence each other
             producer.init_transactions(_seconds_left(deadline))
         except KafkaException as error:
             raise translate_error(error.args[0], self._topic) from error
         self._producer = producer
+
+    def _make_producer(self) -> Producer:
+        return Producer(
+            {
+                **self._properties,
+                "transactional.id": self._topic,  # of all gateways that share the topic
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "acks": "all",
+                "compression.type": "lz4",
+                "topic.metadata.propagation.max.ms": 3_000,
+            }
+        )
 
     def close(self) -> None:
         if self._producer is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from gateway.control.cluster import metadata
 from gateway.control.cluster.metadata import AdminSource, ClusterUnreachable
@@ -200,6 +200,18 @@ def test_a_client_whose_files_have_changed_is_replaced(
     assert len(made) == first + 1
     act()
     assert len(made) == first + 1
+
+
+def test_policies_are_written_while_a_file_is_missing(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = MagicMock()
+    monkeypatch.setattr(transactions, "Producer", Mock(side_effect=[producer, KafkaException(KafkaError(-186))]))
+    writer = transactions.PolicyTransactions(owned.properties, "t")
+    writer.open(0.0)
+    owned.path.unlink()
+    writer.open(0.0)
+    producer.purge.assert_not_called()
+    writer.commit([], 0.0)
+    producer.commit_transaction.assert_called_once()
 
 
 def test_volume_snapshots_are_not_read_again_by_consumers_that_got_none(
