@@ -14,7 +14,9 @@ from gateway.system.files import FileSignature, file_signature
 
 log = logging.getLogger("gateway.cluster")
 
-FILE_PROPERTIES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
+FILE_PROPERTIES: Final = (
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location",
+)  # fmt: skip
 
 T = TypeVar("T")
 

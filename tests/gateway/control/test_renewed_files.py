@@ -61,6 +61,13 @@ def test_another_client_is_made_once_for_each_change_and_when_the_files_can_be_u
     assert files.renew_client(2, Mock(side_effect=KafkaException("no such file"))) == 2
 
 
+@pytest.mark.parametrize("store", ["ssl.ca.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"])
+def test_any_file_that_librdkafka_reads_once_counts(owned: Owned, store: str) -> None:
+    files = ClientFiles({store: str(owned.path)})
+    owned.renew("second")
+    assert files.renew_client(1, lambda: 2) == 2
+
+
 @pytest.fixture
 def seen(tmp_path: Path) -> Iterator[tuple[Authority, int, list[str]]]:
     """A CA, the port of a server that wants a certificate of it and ends each connection, and whose these were."""
