@@ -243,7 +243,7 @@ class ProduceGate:
         """The group that judges requests to that topic; None: there is none, or it has enough credit. `name`: the
         topic's; several topics may share a meter.
         """
-        groups, is_shared = self.world.engine.groups, meter.name != name
+        groups, is_shared = self.world.engine.groups, meter.name == OTHER_TOPICS  # which a client may send as a name
         if is_shared and not is_valid_name(name):  # groups remember the names that they are asked about
             return self.client.group_limit
         if meter.group_asks:

@@ -238,13 +238,14 @@ def test_topics_that_share_a_meter_are_under_the_group_of_each(
     monkeypatch.setattr(broker_meters, "MAX_UNLISTED", 1)
     on = play(GroupLimitValues(SIZE), BY_PRINCIPAL if groups else None)
     on.session.client.set_principal("User:acme")
-    for correlation, name in enumerate(("made-up", "other", "no topic's name", topic), start=1):
+    names = ("made-up", "other", "no topic's name", "", topic)
+    for correlation, name in enumerate(names, start=1):
         on.now += 10.0
         before = side(on).byte_meter.charged if ("gold", "publish") in on.engine.groups._group_limits else 0
         on.client(request(correlation, {name: [0]}))
     assert topic.encode() not in on.engine.broker_meters(1).topics
     assert side(on).byte_meter.charged == before + SIZE
-    for correlation, name in enumerate(("made-up", "other", "no topic's name", topic), start=1):
+    for correlation, name in enumerate(names, start=1):
         on.broker(answer(correlation, {name: {0: (3, -1)}}))
     assert side(on).byte_meter.charged == 0
 
