@@ -86,6 +86,8 @@ def exact_rate_text(value: float) -> str:
     """Bytes per second that somebody has set: rounded only if no digit is lost, since two that differ must not look the
     same.
     """
+    if 0 < value < 1:  # no size, though a limit may be as small
+        return exact_rate(value)
     short = rate_text(value)
     return short if parse_size(short.removesuffix("/s")) == value else exact_rate(value)
 

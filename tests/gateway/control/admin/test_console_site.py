@@ -447,6 +447,15 @@ async def test_values_that_differ_never_look_the_same(browser: Browser) -> None:
     assert "No such change is known." in (await browser.get("/console/history", kind="quota")).text
 
 
+async def test_a_limit_below_a_byte_per_second_is_shown(browser: Browser) -> None:
+    form = {"publishRateInBytes": "0.4"}
+    seen = await browser.post("/console/group", form, {**OURS, "hx-request": "true"}, group="gold")
+    assert (seen.status, "0.400 bytes/s</strong>" in seen.text) == (200, True)
+    assert (await browser.post("/console/group", {**form, "do": "apply"}, group="gold")).status == 303
+    page = await browser.get("/console/history")
+    assert (page.status, "0.400 bytes/s" in page.text) == (200, True)
+
+
 async def test_storage_protection_that_observes_or_holds_some_topics_is_not_said_to_lower_quotas(
     browser: Browser,
 ) -> None:
