@@ -21,6 +21,7 @@ QUOTAS: Final = "/v1/client-quotas:alter"
 QUOTA_KEYS: Final = ("producer_byte_rate", "consumer_byte_rate")  # those that a form has also where they are not set
 GROUP_KEYS: Final = ("publishRateInBytes", "publishRateInMsgs", "dispatchRateInBytes", "dispatchRateInMsgs")
 MAX_SUMS: Final = 5
+_NOTHING_DIFFERS: Final = "nothing is different: change a value first"
 
 
 class EditOutcome(NamedTuple):
@@ -65,6 +66,8 @@ def edit_group(given: Form, form: Form, now_ms: int) -> AdminRequest:
         return AdminRequest("DELETE", path)
     body: dict[str, Any] = {key: _parse_number(form[key]) for key in GROUP_KEYS if key in form and _differs(form, key)}
     if until := _parse_end(form, now_ms):
+        if not body:
+            raise ValueError(_NOTHING_DIFFERS)
         body["until"] = until
     return AdminRequest("PUT", path, body=body)
 
@@ -92,7 +95,7 @@ def edit_quota(given: Form, form: Form, now_ms: int) -> AdminRequest:
     else:
         ops = [{"key": key, "value": _parse_number(form.get(key, ""))} for key in before if _differs(form, key)]
     if not ops:
-        raise ValueError("nothing is different: change a value first")
+        raise ValueError(_NOTHING_DIFFERS)
     alteration = {"entity": entity_of(given), "ops": ops, "until": _parse_end(form, now_ms)}
     return AdminRequest("POST", QUOTAS, body={"alterations": [alteration]})
 

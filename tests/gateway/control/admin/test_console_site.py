@@ -425,6 +425,8 @@ async def test_of_a_group_only_what_differs_is_changed(browser: Browser) -> None
     form = dict(re.findall(r'name="(was\.[^"]+)" value="([^"]*)"', page.text))
     assert form["was.publishRateInMsgs"] == "1234567"
     form |= {name.removeprefix("was."): value for name, value in form.items()}
+    same = await browser.post("/console/group", {**form, "until": "2h", "do": "apply"}, group="gold")
+    assert (same.status, "nothing is different" in same.text) == (422, True)
     form["dispatchRateInBytes"] = "7MB"
     assert (await browser.post("/console/group", {**form, "do": "apply"}, group="gold")).status == 303
     policies = browser.policies.policies
