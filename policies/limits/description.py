@@ -26,11 +26,13 @@ OTHER_GATEWAYS: Final = "other gateways"  # for the names of several, or of one 
 class FleetUse(NamedTuple):
     """One limit that holds over several gateways, per second. `share`: granted to this one, None: not known. `others`:
     taken by other gateways, by name, as this one counts it when it allocates shares. `gateways`: that share it.
+    `hears_others`: else what they take is not known.
     """
 
     share: float | None = None
     others: Mapping[str, float] = {}
     gateways: int = 1
+    hears_others: bool = True
 
     def combined_rate(self, here: float) -> float:
         """Per second, by all gateways. `here`: by this one."""
@@ -41,7 +43,7 @@ class FleetUse(NamedTuple):
         if factor == 1.0:
             return self
         share = None if self.share is None else self.share * factor
-        return FleetUse(share, {name: rate * factor for name, rate in self.others.items()}, self.gateways)
+        return self._replace(share=share, others={name: rate * factor for name, rate in self.others.items()})
 
 
 NOT_SHARED: Final = FleetUse()
@@ -106,9 +108,9 @@ class LimitLevel(NamedTuple):
         if self.limit is None or self.unit != "bytes/s":
             return None
         own = self.limit - (self.rate or 0.0)
-        return (
-            own if self.whole is None or self.fleet.gateways == 1 else max(own, self.whole - (self.fleet_used or 0.0))
-        )
+        if self.whole is None or self.fleet.gateways == 1 or not self.fleet.hears_others:
+            return own
+        return max(own, self.whole - (self.fleet_used or 0.0))
 
     @property
     def text(self) -> str:
@@ -125,7 +127,11 @@ class LimitLevel(NamedTuple):
         percent = "" if math.isnan(self.utilization) else f" ({self.utilization:.0%})"
         if self.fleet.gateways == 1 or self.whole is None:
             return f"{amount(self.rate)} of {limit}{percent}"
-        used = f"{amount(self.whole)} over {self.fleet.gateways} gateways: {amount(self.fleet_used or 0.0)} used"
+        over = f"{amount(self.whole)} over {self.fleet.gateways} gateways"
+        if not self.fleet.hears_others:
+            here = amount(self.used_here or 0.0)
+            return f"{over}: {here} used here, others aren't heard, the share of this gateway is now {limit}{percent}"
+        used = f"{over}: {amount(self.fleet_used or 0.0)} used"
         by = ", ".join((f"{amount(self.used_here or 0.0)} here", *self._others_text(amount)))
         if self.here is not None:  # the sum is what decides
             return f"{used}{percent} ({by})"

@@ -323,7 +323,8 @@ class FleetControl:
             limit = self._limits_in_use.find_limit(key)
             if limit is not None:
                 others = exchange.peers.rates_by_gateway(key) if are_heard else {}
-                found[key] = FleetUse(allocator.share_of(key, limit), others, allocator.gateway_count)
+                share = allocator.share_of(key, limit)
+                found[key] = FleetUse(share, others, allocator.gateway_count, hears_others=are_heard)
         return found
 
     def find_peer_rates(self, topic: str, brokers: Iterable[int]) -> dict[tuple[int, str | None], FleetUse]:

@@ -149,7 +149,7 @@ GROUPS: Final = (
         "group_fleet_rate_bytes_per_second",
         "gauge",
         _GROUP,
-        "Bytes per second through all gateways, if there are several; for groups with a limit.",
+        "Bytes per second through all gateways, if there are several that hear each other; for groups with a limit.",
     ),
     MetricFamily(
         "group_rate_messages_per_second",
@@ -268,7 +268,7 @@ class RateSeries(Collector):
             add(f"rate_{unit}_per_second", use.rate)
             add(f"limit_{unit}_per_second", _limit_or_inf(limits.rate_of(group.direction, key)))
             add(f"part_{unit}_per_second", _limit_or_inf(use.limit))
-            if fleet is not None:
+            if fleet is not None and fleet.hears_others:
                 add(f"fleet_rate_{unit}_per_second", fleet.scaled_by(group.factor).combined_rate(use.rate))
 
 

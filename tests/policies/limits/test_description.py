@@ -63,6 +63,17 @@ def test_a_limit_in_words(others: dict[str, float], text: str) -> None:
     assert level.headroom == pytest.approx(wanted), "others may leave it more than its part"
 
 
+def test_what_gateways_use_that_are_not_heard_is_not_known() -> None:
+    fleet = FleetUse(50e3, {}, 2, hears_others=False)
+    level = LimitLevel("a quota", "file", WHOLE, 50e3, 47e3, whole=WHOLE, fleet=fleet)
+    assert level.text == (
+        "100.0 kB/s over 2 gateways: 47.0 kB/s used here, others aren't heard, the share of this gateway is now"
+        " 50.0 kB/s (94%)"
+    )
+    assert level.headroom == pytest.approx(3e3), "and not all that it can't see"
+    assert not fleet.scaled_by(0.5).hears_others
+
+
 def test_a_sum_that_decides_in_words() -> None:
     """Thresholds that reject go by what all gateways bring."""
     level = LimitLevel(

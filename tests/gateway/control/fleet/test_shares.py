@@ -755,7 +755,7 @@ def test_uses_show_what_each_other_gateway_takes_and_our_part() -> None:
     play.fleet.on_exchange_state(False)
     play.step(shares.FROZEN_S + shares.DECAY_S)
     assert play.fleet.state == "fallback"
-    assert play.fleet.find_uses() == {GOLD: FleetUse(50.0, {}, 2)}, "not what was heard hours ago"
+    assert play.fleet.find_uses() == {GOLD: FleetUse(50.0, {}, 2, hears_others=False)}, "not what was heard hours ago"
 
 
 def hurries(play: Fleet, *uses: tuple[Any, ...]) -> int:

@@ -484,6 +484,9 @@ def test_groups_show_rate_part_limit_and_the_rate_of_all_gateways() -> None:
     assert value(metrics, "group_fleet_rate_messages_per_second", **labels) is None
     metrics.set_rates(WorkerRates((), groups=(group("gold", 15.0, limit=15.0)._replace(factor=0.5),)))
     assert value(metrics, "group_fleet_rate_bytes_per_second", **labels) == 15 + 60 / 2  # as it is in force
+    unheard = {group_key("gold", "publish", "bytes"): FleetUse(58.0, {}, 2, hears_others=False)}
+    metrics.show_groups(GroupSnapshot(1, {"gold": GroupLimitValues(publish_bytes=100.0)}), unheard)
+    assert value(metrics, "group_fleet_rate_bytes_per_second", **labels) is None
     metrics.set_rates(WorkerRates((), groups=(group("gold", 5.0, "dispatch"),)))
     labels["direction"] = "dispatch"
     assert value(metrics, "group_rate_bytes_per_second", **labels) == 5

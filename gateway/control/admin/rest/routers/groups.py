@@ -127,7 +127,7 @@ class GroupDetail(BaseModel):
 
 
 def _rate_if_shared(level: LimitLevel) -> float | None:
-    return None if level.fleet.gateways == 1 else level.fleet_used
+    return level.fleet_used if level.fleet.gateways > 1 and level.fleet.hears_others else None
 
 
 class ShownRate(BaseModel):
