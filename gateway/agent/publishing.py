@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from gateway.agent.measuring import MeasuredVolumes, measure_volumes
 from gateway.agent.metrics import AgentMetrics
 from gateway.agent.settings import AgentSettings
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import TopicError, is_fatal
 from gateway.storage.snapshot import encode_snapshot
@@ -54,8 +54,7 @@ class VolumeAgent:
         self._failures = 0  # since then
         self.stop_requested = threading.Event()
         self._topic = volume_topic(settings.client_properties(), settings.topic, settings.replication)
-        self._files = ClientFiles(settings.client_properties())
-        self._producer = self._make_producer()
+        self._producer = RenewableClient(settings.client_properties(), self._make_producer)
         self._has_producer_failed = False  # for good
 
     def run(self) -> None:
@@ -66,7 +65,7 @@ class VolumeAgent:
             until = (started if done else time.monotonic()) + pause
             while not self.stop_requested.is_set() and time.monotonic() < until:
                 try:
-                    self._producer.poll(max(0.0, min(POLL_S, until - time.monotonic())))
+                    self._producer.client.poll(max(0.0, min(POLL_S, until - time.monotonic())))
                 except KafkaException as error:
                     self._record_kafka_failure(error.args[0])
 
@@ -96,8 +95,10 @@ class VolumeAgent:
     def _publish_record(self, value: bytes) -> None:
         settings = self._settings
         if self._has_producer_failed:
-            self._producer, self._has_producer_failed = self._make_producer(), False
-        self._producer = self._files.renew_client(self._producer, self._make_producer)
+            self._producer.replace()
+            self._has_producer_failed = False
+        self._producer.renew()
+        producer = self._producer.client
         if not self._has_topic:  # a producer that asks for it first could have it made by the broker, uncompacted
             complaint = self._topic.ensure_topic()
             if complaint and complaint != self._complaint:
@@ -109,11 +110,11 @@ class VolumeAgent:
         def delivered(error: KafkaError | None, _: Message) -> None:
             outcome.append(error)
 
-        self._producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
-        self._producer.produce(settings.topic, key=str(settings.broker_id), value=value, on_delivery=delivered)
+        producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
+        producer.produce(settings.topic, key=str(settings.broker_id), value=value, on_delivery=delivered)
         patience = float("inf")
         while not outcome:
-            self._producer.poll(POLL_S)
+            producer.poll(POLL_S)
             if self.stop_requested.is_set():
                 patience = min(patience, time.monotonic() + STOP_S / 2)
                 if time.monotonic() > patience:

@@ -1,12 +1,12 @@
-# The files among a Kafka client's properties. librdkafka reads them when a client is made, and connects with what it
-# read then for as long as the client lives. So a client is made anew once its files have changed: with the former ones
-# it would be refused when its certificate has expired, or know the brokers' former CA alone.
+# A Kafka client and the files among its properties. librdkafka reads them when a client is made, and connects with what
+# it read then for as long as the client lives. So a client is made anew once its files have changed: with the former
+# ones it would be refused when its certificate has expired, or know the brokers' former CA alone.
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -18,30 +18,49 @@ FILE_PROPERTIES: Final = (
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location",
 )  # fmt: skip
 
-T = TypeVar("T")
+C = TypeVar("C")
 
 
-class ClientFiles:
-    """The files of one client. Make this before the client. `properties`: librdkafka's."""
+class RenewableClient(Generic[C]):
+    """A client, and the files that it was made with.
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
+    Attributes:
+        client: the present one. Whoever has another one made closes the former.
+
+    Args:
+        properties: librdkafka's, of which `make` makes the client.
+
+    Raises:
+        KafkaException: `make` does.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], make: Callable[[], C]) -> None:
         self._paths = [str(properties[key]) for key in FILE_PROPERTIES if properties.get(key)]
-        self._known = self._read_signatures()
+        self._make = make
+        self.replace()
 
-    def renew_client(self, client: T, make: Callable[[], T]) -> T:
-        """Another client where the files have changed, and the caller closes this one; else this one, as also where
-        they can't be used just now (one may be new before the other): then the next call tries again.
+    def replace(self) -> None:
+        """Have another client made.
+
+        Raises:
+            KafkaException: `make` does; the present client stays.
         """
-        seen = self._read_signatures()
-        if seen == self._known:
-            return client
+        signatures = self._read_signatures()  # before the client reads the files: a later change is seen
+        self.client = self._make()
+        self._signatures = signatures
+
+    def renew(self) -> bool:
+        """Have another client made where the files have changed; whether there is another one. Where they can't be used
+        just now (one may be new before the other), the present client stays, and the next call tries again.
+        """
+        if self._read_signatures() == self._signatures:
+            return False
         try:
-            fresh = make()
+            self.replace()
         except KafkaException as error:
             log.debug("no client with the files that are there now: %s", error)
-            return client
-        self._known = seen
-        return fresh
+            return False
+        return True
 
     def _read_signatures(self) -> list[FileSignature | None]:
         return [file_signature(path) for path in self._paths]

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -26,7 +27,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.describe import NO_TOPIC_ERRORS, describe_topic, make_admin_client
 from policies.text import ERROR_CHARS, one_line
 
@@ -103,18 +104,14 @@ class InternalTopic:
         self._next_lookup_at = 0.0
         self._pending_lookup: Future[TopicLookup] | None = None
         self._last_error = ""  # by librdkafka, last
-        self._files = ClientFiles(properties)
-        self._admin: AdminClient | None = None
+
+    @cached_property
+    def _renewable_admin(self) -> RenewableClient[AdminClient]:
+        return RenewableClient(self._properties, lambda: make_admin_client(self._properties))
 
     @property
     def admin(self) -> AdminClient:
-        if self._admin is None:
-            self._files = ClientFiles(self._properties)
-            self._admin = self._make_admin()
-        return self._admin
-
-    def _make_admin(self) -> AdminClient:
-        return make_admin_client(self._properties)
+        return self._renewable_admin.client
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +135,7 @@ class InternalTopic:
         """Ask the cluster for it."""
         self._next_lookup_at = time.monotonic() + LOOKUP_INTERVAL_S
         try:
-            self._admin = self._files.renew_client(self.admin, self._make_admin)
+            self._renewable_admin.renew()
             described = describe_topic(self.admin, self.name, REQUEST_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
             self._next_lookup_at = time.monotonic() + RETRY_S

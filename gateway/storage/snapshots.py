@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import (
     RETRY_S,
@@ -66,9 +66,9 @@ class SnapshotReader:
         quiet = {"log_level": 2, "reconnect.backoff.max.ms": 2000, **properties}
         self._topic = InternalTopic({**quiet, "error_cb": self._on_error}, topic, TOPIC_SPEC)
         self._troubles = TroubleLog(log, "volume snapshots")
-        self._properties = quiet
-        self._files = ClientFiles(properties)  # of the consumer
-        self._consumer = self._make_consumer()
+        self._consumer = RenewableClient(
+            properties, lambda: make_topic_consumer(quiet, "produce-gateway-volumes", self._on_error, READING)
+        )
         self._topic_id = ""
         self._is_used = False  # the consumer has read a topic
         self._partitions: set[int] = set()
@@ -86,18 +86,18 @@ class SnapshotReader:
         while True:
             if (seen := self._topic.poll_lookup()) is not None:
                 self._on_topic_found(seen)
-            left = max(0.0, deadline - time.monotonic())
-            message = self._consumer.poll(min(left, POLL_S) if self._topic.is_lookup_pending else left)
+            consumer, left = self._consumer.client, max(0.0, deadline - time.monotonic())
+            message = consumer.poll(min(left, POLL_S) if self._topic.is_lookup_pending else left)
             records = 0
             while message is not None:
                 self._handle_message(message, found)
                 records += 1  # also those that are no snapshots, or a stream of them would hold up all others
-                message = self._consumer.poll(0) if records < MAX_RECORDS else None
+                message = consumer.poll(0) if records < MAX_RECORDS else None
             if found or time.monotonic() >= deadline:
                 return found
 
     def close(self) -> None:
-        self._consumer.close()
+        self._consumer.client.close()
         self.connected = False
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -147,9 +147,6 @@ class SnapshotReader:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _make_consumer(self) -> Consumer:
-        return make_topic_consumer(self._properties, "produce-gateway-volumes", self._on_error, READING)
-
     def _on_topic_found(self, found: TopicLookup) -> None:
         self.connected = not isinstance(found, TopicUnreachable)
         if isinstance(found, TopicPresent):
@@ -165,7 +162,7 @@ class SnapshotReader:
         elif isinstance(found, TopicAbsent):
             self._report_problem("absent", "does not exist; waiting for it")
             if self._partitions:
-                self._consumer.unassign()
+                self._consumer.client.unassign()
                 self._topic_id, self._partitions, self._behind, self._next_offsets = "", set(), set(), {}
         else:
             self._report_problem("down", f"can't be looked up ({found.why})")
@@ -178,31 +175,30 @@ class SnapshotReader:
         topic_id, partitions = found
         if topic_id != self._topic_id or not self._partitions <= partitions:
             if self._is_used:
-                consumer = self._make_consumer()
-                self._consumer.close()
-                self._consumer = consumer
+                former = self._consumer.client
+                self._consumer.replace()
+                former.close()
             if self._topic_id:
                 log.warning("volume snapshots: topic %s was recreated; reading it from the beginning", self._topic.name)
             self._topic_id, self._is_used = topic_id, True
             self._partitions, self._behind, self._next_offsets = set(partitions), set(partitions), {}
-            self._consumer.assign(self._from_beginning(partitions))
+            self._consumer.client.assign(self._from_beginning(partitions))
         elif fresh := partitions - self._partitions:
             self._partitions |= fresh
             self._behind |= fresh
-            self._consumer.incremental_assign(self._from_beginning(fresh))
+            self._consumer.client.incremental_assign(self._from_beginning(fresh))
 
     def _renew_consumer(self) -> None:
         """Go on with another consumer where the files of this one have changed. It must not read again what was read:
         for a moment, old snapshots would be a broker's last.
         """
-        fresh = self._files.renew_client(self._consumer, self._make_consumer)
-        if fresh is not self._consumer:
-            self._consumer.close()
-            self._consumer = fresh
+        former = self._consumer.client
+        if self._consumer.renew():
+            former.close()
             places = self._from_beginning(self._partitions)
             for place in places:
                 place.offset = self._next_offsets.get(place.partition, OFFSET_BEGINNING)
-            fresh.assign(places)
+            self._consumer.client.assign(places)
 
     def _from_beginning(self, partitions: Iterable[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic.name, partition, OFFSET_BEGINNING) for partition in sorted(partitions)]

@@ -13,9 +13,8 @@ from typing import Any, Final, Protocol
 
 import trio
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.describe import NO_ANSWER_ERRORS, NO_TOPIC_ERRORS, describe_topics, make_admin_client
 from gateway.kafka.reach import explain_unreachable
 from policies.definitions.policy_values import TopicId, TopicIds
@@ -97,8 +96,7 @@ class AdminSource:
         self._error = ""
         self._client = client
         self._is_explained = False  # why it doesn't answer
-        self._files = ClientFiles(client)
-        self._admin = self._make_admin()
+        self._admin = RenewableClient(client, lambda: make_admin_client({**client, "error_cb": self._on_error}))
         self._own_topics = frozenset(own_topics)
         self._hidden = self._own_topics.union(INTERNAL_TOPICS)
         self._ids: dict[str, bytes] = {}
@@ -128,15 +126,13 @@ class AdminSource:
         self._is_explained = False
         return view
 
-    def _make_admin(self) -> AdminClient:
-        return make_admin_client({**self._client, "error_cb": self._on_error})
-
     def _fetch_blocking(self) -> ClusterMetadata:
-        self._admin = self._files.renew_client(self._admin, self._make_admin)
+        self._admin.renew()
+        admin = self._admin.client
         try:
-            metadata = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+            metadata = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            self._admin.poll(0)  # serves error_cb, which knows the cause
+            admin.poll(0)  # serves error_cb, which knows the cause
             raise ClusterUnreachable(self._error or error.args[0].str()) from error
         brokers = {
             node_id: (str(broker.host), broker.port) for node_id, broker in metadata.brokers.items() if node_id >= 0
@@ -206,7 +202,7 @@ class AdminSource:
             KafkaException, TimeoutError: some are not known.
         """
         found = {}
-        for name, answer in describe_topics(self._admin, topics, REQUEST_TIMEOUT_S).items():
+        for name, answer in describe_topics(self._admin.client, topics, REQUEST_TIMEOUT_S).items():
             if isinstance(answer, KafkaException):
                 if answer.args[0].code() not in NO_TOPIC_ERRORS:
                     raise answer

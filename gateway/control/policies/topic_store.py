@@ -19,7 +19,6 @@ from typing import Any, Final, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -37,7 +36,7 @@ from gateway.control.policies.transactions import (
     RetryableFailure,
     translate_error,
 )
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.describe import NO_TOPIC_ERRORS
 from gateway.kafka.internal_topic import (
     CREATE_TIMEOUT_S,
@@ -121,9 +120,10 @@ class TopicStore:
         self._topic = InternalTopic(properties, topic, SPEC, replication)
         self._troubles = TroubleLog(log, "policies")
         self._expect_to_read()
-        self._properties = properties
-        self._files = ClientFiles(properties)  # of the consumer
-        self._consumer = self._make_consumer()
+        record_error = self._topic.record_error
+        self._consumer = RenewableClient(
+            properties, lambda: make_topic_consumer(properties, "produce-gateway-policies", record_error, READING)
+        )
         self._writer = PolicyTransactions(properties, topic)
         self._guard = threading.Lock()
         self._log = PolicyTopicLog()
@@ -166,7 +166,7 @@ class TopicStore:
         if self._guard.acquire(timeout=1.0):  # else a call still waits for a broker, and ends with the process
             self._closed = True
             self._writer.close()
-            self._consumer.close()
+            self._consumer.client.close()
             self._guard.release()
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -247,24 +247,22 @@ class TopicStore:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _make_consumer(self) -> Consumer:
-        return make_topic_consumer(self._properties, "produce-gateway-policies", self._topic.record_error, READING)
-
-    def _renew_consumer(self) -> None:
+    def _replace_consumer(self) -> None:
         """
         Raises:
             TopicError: there can be no other one just now.
         """
+        former = self._consumer.client
         try:
-            fresh = self._make_consumer()
+            self._consumer.replace()
         except KafkaException as error:
             raise TopicError(f"topic {self._topic.name} can't be read: {error_reason(error.args[0])}") from error
-        self._consumer.close()
-        self._consumer = fresh
+        former.close()
 
     def _read_messages(self, timeout_s: float) -> None:
         unreadable = ""
-        message = self._consumer.poll(timeout_s)
+        consumer = self._consumer.client
+        message = consumer.poll(timeout_s)
         while message is not None:
             error = message.error()
             if error is None:
@@ -277,7 +275,7 @@ class TopicStore:
                 self._last_error = error.str()
                 if error.code() in HOPELESS:
                     unreadable = error.str()
-            message = self._consumer.poll(0)
+            message = consumer.poll(0)
         if self._log.check_settled():
             self._apply_records()
         if unreadable:  # whatever was read before it: librdkafka says it once
@@ -331,8 +329,8 @@ class TopicStore:
                 self._topic.schedule_lookup(RETRY_S)
                 self._troubles.report_trouble("down", str(error))
                 return
-            former, self._consumer = self._consumer, self._files.renew_client(self._consumer, self._make_consumer)
-            is_renewed = self._consumer is not former
+            former = self._consumer.client
+            is_renewed = self._consumer.renew()
             if is_renewed:
                 former.close()
             # Else nothing is heard of the end of that, unless others write.
@@ -355,7 +353,7 @@ class TopicStore:
             return
         anew = self._lost or self._topic_id is not None
         if anew:
-            self._renew_consumer()
+            self._replace_consumer()
             log.warning("policies: topic %s was recreated; reading it from the beginning", self._topic.name)
         self._topic_id, self._lost = topic_id, False
         self._writer.close()
@@ -366,7 +364,7 @@ class TopicStore:
             log.warning("policies: %s", wrong)
 
     def _assign_topic(self, offset: int) -> None:
-        self._consumer.assign([TopicPartition(self._topic.name, 0, offset)])
+        self._consumer.client.assign([TopicPartition(self._topic.name, 0, offset)])
 
     def _mark_lost(self) -> None:
         self._troubles.report_trouble(
@@ -376,7 +374,7 @@ class TopicStore:
         )
         if not self._lost:
             self._lost, self._topic_id = True, None
-            self._consumer.unassign()
+            self._consumer.client.unassign()
             self._writer.close()
 
     def _create_topic(self) -> None:

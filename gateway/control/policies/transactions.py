@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.policies.store import StoreError
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from policies.definitions.policy_records import PolicyRecord
 
 TRANSACTION_MS: Final = 10_000  # a killed writer may hold up the readers for this long, unless another gateway writes
@@ -58,25 +58,22 @@ class PolicyTransactions:
     def __init__(self, properties: Mapping[str, Any], topic: str) -> None:
         self._properties = properties
         self._topic = topic
-        self._files = ClientFiles(properties)
-        self._producer: Producer | None = None
+        self._producer: RenewableClient[Producer] | None = None
 
     def open(self, deadline: float) -> None:
         """From now on this gateway may write, until another one opens its own."""
-        former = self._producer
         try:
-            if former is None:
-                self._files = ClientFiles(self._properties)
-                producer = self._make_producer()
+            if self._producer is None:
+                self._producer = RenewableClient(self._properties, self._make_producer)
             else:
-                producer = self._files.renew_client(former, self._make_producer)
-            if producer is former:
-                return
-            self.close()  # two of this gateway's would fence each other
-            producer.init_transactions(_seconds_left(deadline))
+                former = self._producer.client
+                if not self._producer.renew():
+                    return
+                former.purge()  # two of this gateway's would fence each other
+            self._producer.client.init_transactions(_seconds_left(deadline))
         except KafkaException as error:
+            self._producer = None
             raise translate_error(error.args[0], self._topic) from error
-        self._producer = producer
 
     def _make_producer(self) -> Producer:
         return Producer(
@@ -92,13 +89,13 @@ class PolicyTransactions:
 
     def close(self) -> None:
         if self._producer is not None:
-            self._producer.purge()
+            self._producer.client.purge()
             self._producer = None
 
     def commit(self, records: Iterable[PolicyRecord], deadline: float) -> None:
         """Commit all of these records, or none."""
-        producer = self._producer
-        assert producer is not None
+        assert self._producer is not None
+        producer = self._producer.client
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_spool import UsageSpool, read_header
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.internal_topic import EssentialConfig, InternalTopic, TopicError, TopicSpec, is_fatal
 from policies import usage
 
@@ -51,8 +51,7 @@ class UsagePublisher:
         spec = TopicSpec({"cleanup.policy": "delete", "compression.type": "producer"}, _NO_COMPACTION, partitions)
         self._topic = InternalTopic(client, topic, spec, replication)
         self._metrics = metrics
-        self._files = ClientFiles(client)
-        self._producer: Producer | None = None
+        self._producer: RenewableClient[Producer] | None = None
         self._ready = False
         self._fault = ""  # of the topic's configuration
         self._ending = False
@@ -126,6 +125,7 @@ class UsagePublisher:
     def _send_records(self, lines: list[bytes]) -> list[tuple[bytes, KafkaError]]:
         """Produce the records, wait for all of them, and return those that failed."""
         assert self._producer is not None
+        producer = self._producer.client
         failed: list[tuple[bytes, KafkaError]] = []
         waiting = len(lines)
 
@@ -136,11 +136,11 @@ class UsagePublisher:
                 failed.append((line, error))
 
         try:
-            self._producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
+            producer.poll(0)  # raises a fatal error; `produce` would only say that there was one
             for line in lines:
-                self._produce_record(line, settle)
+                self._produce_record(producer, line, settle)
             while waiting and not self._ending:
-                self._producer.poll(0.1)
+                producer.poll(0.1)
         except KafkaException as error:
             self._producer = None
             raise PublishError(f"topic {self._topic.name}: {error.args[0].str()}") from error
@@ -148,18 +148,18 @@ class UsagePublisher:
             raise PublishError("the gateway is stopping")
         return failed
 
-    def _produce_record(self, line: bytes, settle: Callable[[bytes, KafkaError | None], None]) -> None:
-        assert self._producer is not None
-
+    def _produce_record(
+        self, producer: Producer, line: bytes, settle: Callable[[bytes, KafkaError | None], None]
+    ) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
             settle(line, error)
 
         while True:
             try:
-                self._producer.produce(self._topic.name, value=line, key=_partition_key(line), on_delivery=delivered)
+                producer.produce(self._topic.name, value=line, key=_partition_key(line), on_delivery=delivered)
                 return
             except BufferError:
-                self._producer.poll(0.1)
+                producer.poll(0.1)
             except KafkaException as error:
                 settle(line, error.args[0])
                 return
@@ -179,10 +179,9 @@ class UsagePublisher:
     def _prepare_producer(self) -> None:
         try:
             if self._producer is None:
-                self._files = ClientFiles(self._client)
-                self._producer = self._make_producer()
+                self._producer = RenewableClient(self._client, self._make_producer)
             else:
-                self._producer = self._files.renew_client(self._producer, self._make_producer)
+                self._producer.renew()
             if not self._ready:
                 fault = self._topic.ensure_topic()
                 if fault and fault != self._fault:

@@ -23,7 +23,7 @@ from gateway.control.policies.topic_store import TopicStore
 from gateway.control.usage import usage_publisher
 from gateway.control.usage.usage_publisher import UsagePublisher
 from gateway.kafka import internal_topic, topic_consumer
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 from gateway.kafka.internal_topic import InternalTopic, TopicPresent, TopicSpec
 from gateway.storage.snapshots import SnapshotReader
 from tests.certificates import Authority
@@ -51,21 +51,22 @@ def owned(tmp_path: Path) -> Owned:
 
 
 def test_another_client_is_made_once_for_each_change_and_when_the_files_can_be_used(owned: Owned) -> None:
-    files = ClientFiles(owned.properties)
-    assert files.renew_client(1, lambda: 2) == 1
+    made = [1, KafkaException("the key is another one's"), 2, KafkaException("no such file")]
+    renewable: RenewableClient[int] = RenewableClient(owned.properties, Mock(side_effect=made))
+    assert (renewable.renew(), renewable.client) == (False, 1)
     owned.renew("second")
-    assert files.renew_client(1, Mock(side_effect=KafkaException("the key is another one's"))) == 1
-    assert files.renew_client(1, lambda: 2) == 2
-    assert files.renew_client(2, lambda: 3) == 2
+    assert (renewable.renew(), renewable.client) == (False, 1)
+    assert (renewable.renew(), renewable.client) == (True, 2)
+    assert (renewable.renew(), renewable.client) == (False, 2)
     owned.path.unlink()
-    assert files.renew_client(2, Mock(side_effect=KafkaException("no such file"))) == 2
+    assert (renewable.renew(), renewable.client) == (False, 2)
 
 
 @pytest.mark.parametrize("store", ["ssl.ca.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"])
 def test_any_file_that_librdkafka_reads_once_counts(owned: Owned, store: str) -> None:
-    files = ClientFiles({store: str(owned.path)})
+    renewable: RenewableClient[int] = RenewableClient({store: str(owned.path)}, Mock(side_effect=[1, 2]))
     owned.renew("second")
-    assert files.renew_client(1, lambda: 2) == 2
+    assert (renewable.renew(), renewable.client) == (True, 2)
 
 
 @pytest.fixture

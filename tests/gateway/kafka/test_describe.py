@@ -19,7 +19,7 @@ MOST_ATTEMPTS = 50  # librdkafka waits for 0.1 s and more between two; without t
 def look_at_cluster(client: dict[str, Any]) -> None:
     source = AdminSource(client)
     assert not source._fetch_blocking().ids
-    source._admin.poll(0.5)
+    source._admin.client.poll(0.5)
 
 
 def look_at_topic(client: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.control.fleet.exchange.health import ExchangeHealth
 from gateway.control.fleet.exchange.reports import UsageReporter
-from gateway.kafka.client_files import ClientFiles
+from gateway.kafka.client_files import RenewableClient
 
 LATE_S: Final = 1.0  # a report may be on its way for this long, or a cycle
 LEAVE_S: Final = 0.5
@@ -36,8 +36,7 @@ class ReportWriter:
         self._reporter = reporter
         self._health = health
         self._late_s = max(LATE_S, reporter.cycle_s)
-        self._files = ClientFiles(client)
-        self._producer: Producer | None = None
+        self._producer: RenewableClient[Producer] | None = None
         self._delivery_epoch = 0  # reports thrown away don't count any more when they are heard of later
         self._pending = 0  # messages on their way
 
@@ -46,17 +45,16 @@ class ReportWriter:
         as Kafka would.
         """
         self.close()
-        self._files = ClientFiles(self._client)
-        self._producer = self._make_producer()
+        self._producer = RenewableClient(self._client, self._make_producer)
 
     def renew_producer(self) -> bool:
         """Write by another producer where the files of the present one have changed. Whether there is another one."""
-        former = self._producer
-        producer = None if former is None else self._files.renew_client(former, self._make_producer)
-        if producer is former:
+        if self._producer is None:
             return False
-        self.close()
-        self._producer = producer
+        former = self._producer.client
+        if not self._producer.renew():
+            return False
+        self._drop_reports(former)
         return True
 
     def _make_producer(self) -> Producer:
@@ -76,20 +74,23 @@ class ReportWriter:
     def close(self) -> None:
         """There is no topic any more."""
         if self._producer is not None:
-            self._discard_pending(self._producer)
+            self._drop_reports(self._producer.client)
             self._producer = None
-            self.first_wrote_at = math.inf
+
+    def _drop_reports(self, former: Producer) -> None:
+        self._discard_pending(former)
+        self.first_wrote_at = math.inf
 
     def poll_deliveries(self) -> None:
         """Process delivery reports."""
         if self._producer is not None:
-            self._producer.poll(0)
+            self._producer.client.poll(0)
 
     def is_free(self, now: float) -> bool:
         """Whether the next report may be written. A report that is in flight for too long is useless."""
         self.poll_deliveries()
         if self._producer is not None and self._pending and now - self.wrote_at >= self._late_s:
-            self._discard_pending(self._producer)
+            self._discard_pending(self._producer.client)
         return self._producer is not None and not self._pending
 
     def write_report(self, messages: Iterable[bytes], now: float) -> None:
@@ -98,7 +99,7 @@ class ReportWriter:
             self._reporter.on_report_lost()
             return
         self.wrote_at, self.first_wrote_at = now, min(self.first_wrote_at, now)
-        flight = self._delivery_epoch
+        producer, flight = self._producer.client, self._delivery_epoch
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if flight == self._delivery_epoch:
@@ -108,20 +109,20 @@ class ReportWriter:
             self._pending += 1
             try:
                 # With the boot as its key a gateway's messages keep their order, should there be several partitions.
-                self._producer.produce(self._topic, value=message, key=self._reporter.boot, on_delivery=delivered)
+                producer.produce(self._topic, value=message, key=self._reporter.boot, on_delivery=delivered)
             except (BufferError, KafkaException) as error:
                 self._settle_delivery(error.args[0] if isinstance(error, KafkaException) else None, is_lost=True)
                 return
             self.sent_messages += 1
             self.sent_bytes += len(message)
-        self._producer.poll(0)
+        producer.poll(0)
 
     def write_leave(self) -> None:
         """Write the leave message, and wait for its delivery. Blocks; call it in a thread."""
         if self._producer is not None and self._health.is_up:
             for message in self._reporter.make_leave_message():
-                self._producer.produce(self._topic, value=message, key=self._reporter.boot)
-            self._producer.flush(LEAVE_S)
+                self._producer.client.produce(self._topic, value=message, key=self._reporter.boot)
+            self._producer.client.flush(LEAVE_S)
 
     def _settle_delivery(self, error: KafkaError | None, *, is_lost: bool = False) -> None:
         self._pending -= 1
