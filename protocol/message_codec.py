@@ -1,10 +1,11 @@
-# How the messages of the admin APIs are read and written: from a table of fields per message, the same for both ways.
+# How the messages of the admin APIs are read and written: each is a NamedTuple whose annotations say what its fields
+# are on the wire.
 #
 # These requests are rare and small and their texts mean something here (config keys, principals), so unlike on the
 # produce path a message is decoded whole, into NamedTuples and str, and encoded whole. Unknown tagged fields are
-# skipped and not written again: what is forwarded without a change should be the client's own bytes. The tables are
-# in protocol/admin/; of what the gateway itself asks brokers, also in protocol/authentication/handshake.py. It refuses
-# to know the owner of a key, and who may change it.
+# skipped and not written again: what is forwarded without a change should be the client's own bytes. The messages
+# are in protocol/admin/; of what the gateway itself asks brokers, also in protocol/authentication/handshake.py. It
+# refuses to know the owner of a key, and who may change it.
 #
 # Texts are UTF-8 of at most 32,767 bytes, in compact form as well, for a broker takes no others.
 #
@@ -15,10 +16,36 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from protocol import api, wire
 from protocol.wire import Buffer, MalformedFrame
+
+# The types of fields, beside bool and tuples of these or of other messages. `| None` is a nullable text or array.
+Int8: TypeAlias = Annotated[int, "int8"]
+Int16: TypeAlias = Annotated[int, "int16"]
+Int32: TypeAlias = Annotated[int, "int32"]
+Int64: TypeAlias = Annotated[int, "int64"]
+Float64: TypeAlias = Annotated[float, "float64"]
+Text: TypeAlias = Annotated[str, "text"]
+# A text that is cut where it doesn't fit: an error message shouldn't keep an answer from being sent.
+ErrorText: TypeAlias = Annotated[str, "message"]
+Bytes: TypeAlias = Annotated[bytes, "bytes"]
+Uuid: TypeAlias = Annotated[bytes, "uuid"]
 
 FieldKind: TypeAlias = Literal["bool", "int8", "int16", "int32", "int64", "float64", "text", "message", "bytes", "uuid"]
 Q = TypeVar("Q")
@@ -31,15 +58,22 @@ _FLOAT64 = struct.Struct(">d")
 _MAX_TEXT = 0x7FFF  # bytes; what Kafka's own readers and writers refuse to exceed
 _UUID_BYTES = 16
 _NUMBER_FORMATS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
+_NO_DEFAULT: Final = object()
+
+
+class Since(NamedTuple):
+    """Annotates a field that came later. `version`: the first that has it; before, it is read as its default and not
+    written. `default`: for a NamedTuple that has none of its own. `tag`: of a tagged field, which is not written either
+    where it is the default.
+    """
+
+    version: int
+    default: Any = _NO_DEFAULT
+    tag: int | None = None
 
 
 class MessageField(NamedTuple):
-    """One field of a message, in the order of the wire.
-
-    Of the kinds, `text` is a str, and `message` is one that is cut where it doesn't fit: an error message shouldn't
-    keep an answer from being sent. `since`: the first version that has the field; before, it is read as `default` and
-    not written. `tag`: of a tagged field, which is not written either where it is `default`.
-    """
+    """One field of a message, as its annotation has it."""
 
     name: str
     kind: FieldKind | MessageStruct[Any]
@@ -49,17 +83,42 @@ class MessageField(NamedTuple):
     default: Any = None
     tag: int | None = None
 
+    @classmethod
+    def from_annotation(cls, name: str, annotation: Any, default: Any) -> MessageField:
+        """`default`: the NamedTuple's own."""
+        kind: FieldKind | None = None
+        since, is_array, is_nullable = Since(0), False, False
+        while (origin := get_origin(annotation)) is not None:
+            if origin is Annotated:
+                for note in annotation.__metadata__:
+                    since, kind = (note, kind) if isinstance(note, Since) else (since, note)
+                annotation = annotation.__origin__
+            elif origin is tuple:
+                is_array, annotation = True, get_args(annotation)[0]
+            else:
+                assert origin in (Union, UnionType), f"{name}: no field can be a {annotation}"
+                is_nullable = True
+                (annotation,) = (each for each in get_args(annotation) if each is not NoneType)
+        if since.default is not _NO_DEFAULT:
+            default = since.default
+        found = kind or ("bool" if annotation is bool else MessageStruct(annotation))
+        return cls(name, found, is_array, is_nullable, since.version, default, since.tag)
+
 
 class MessageStruct(Generic[T]):
-    """The fields of a NamedTuple, all of them, in its order; tagged ones last, by their tags."""
+    """The fields of a NamedTuple, in its order, which is that of the wire; tagged ones last, by their tags."""
 
     __slots__ = ("factory", "fields", "steps", "tagged")
 
-    def __init__(self, make: Callable[..., T], *fields: MessageField) -> None:
-        assert tuple(field.name for field in fields) == getattr(make, "_fields", None)
-        self.factory = make
-        self.fields = fields
-        steps = [(field, _field_reader(field), _field_writer(field)) for field in fields]
+    def __init__(self, message: type[T]) -> None:
+        self.factory: Callable[..., T] = message
+        named_tuple: Any = message
+        annotations = get_type_hints(message, include_extras=True)
+        self.fields = [
+            MessageField.from_annotation(name, annotations[name], named_tuple._field_defaults.get(name))
+            for name in named_tuple._fields
+        ]
+        steps = [(field, _field_reader(field), _field_writer(field)) for field in self.fields]
         self.steps = [step for step in steps if step[0].tag is None]
         self.tagged = steps[len(self.steps) :]
         assert all(field.tag is not None for field, _, _ in self.tagged)
@@ -79,15 +138,13 @@ class ApiCodec(Generic[Q, A]):
 
     __slots__ = ("highest", "key", "lowest", "name", "request", "response")
 
-    def __init__(
-        self, key: int, lowest: int, highest: int, request: MessageStruct[Q], answer: MessageStruct[A]
-    ) -> None:
+    def __init__(self, key: int, lowest: int, highest: int, request: type[Q], answer: type[A]) -> None:
         self.key = key
         self.name = api.API_NAMES[key]
         self.lowest = lowest
         self.highest = highest
-        self.request = request
-        self.response = answer
+        self.request = MessageStruct(request)
+        self.response = MessageStruct(answer)
 
     def decode_request(self, buf: Buffer, start: int, end: int) -> DecodedRequest[Q]:
         """The request in buf[start:end] (without size prefix).

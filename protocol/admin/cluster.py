@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from protocol import api
-from protocol.message_codec import ApiCodec, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, ErrorText, Int8, Int16, Int32, Int64, Since, Text
 
 BROKER_ENDPOINTS = 1  # the endpoint type, not controllers
 UNKNOWN_SIZE = -1  # of a volume: offline, or the broker is from before KIP-827
@@ -17,31 +17,31 @@ UNKNOWN_SIZE = -1  # of a volume: offline, or the broker is from before KIP-827
 
 class DescribeClusterRequest(NamedTuple):
     include_cluster_authorized_operations: bool = False
-    endpoint_type: int = BROKER_ENDPOINTS
-    include_fenced_brokers: bool = False
+    endpoint_type: Annotated[Int8, Since(1)] = BROKER_ENDPOINTS
+    include_fenced_brokers: Annotated[bool, Since(2)] = False
 
 
 class DescribeClusterBroker(NamedTuple):
-    broker_id: int
-    host: str
-    port: int
-    rack: str | None
-    is_fenced: bool = False  # never before version 2, which leaves them out
+    broker_id: Int32
+    host: Text
+    port: Int32
+    rack: Text | None
+    is_fenced: Annotated[bool, Since(2)] = False  # never before, where they are left out
 
 
 class DescribeClusterResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
-    error_message: str | None
-    endpoint_type: int
-    cluster_id: str
-    controller_id: int
+    throttle_time_ms: Int32
+    error_code: Int16
+    error_message: ErrorText | None
+    endpoint_type: Annotated[Int8, Since(1, default=BROKER_ENDPOINTS)]
+    cluster_id: Text
+    controller_id: Int32
     brokers: tuple[DescribeClusterBroker, ...]
-    cluster_authorized_operations: int
+    cluster_authorized_operations: Int32
 
 
 class MetadataRequestTopic(NamedTuple):
-    name: str
+    name: Text
 
 
 class MetadataRequest(NamedTuple):
@@ -49,36 +49,36 @@ class MetadataRequest(NamedTuple):
 
 
 class MetadataBroker(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
+    node_id: Int32
+    host: Text
+    port: Int32
+    rack: Text | None
 
 
 class MetadataPartition(NamedTuple):
-    error_code: int
-    partition_index: int
-    leader_id: int
-    replica_nodes: tuple[int, ...]
-    isr_nodes: tuple[int, ...]
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
 
 
 class MetadataTopic(NamedTuple):
-    error_code: int
-    name: str
+    error_code: Int16
+    name: Text
     is_internal: bool
     partitions: tuple[MetadataPartition, ...]
 
 
 class MetadataResponse(NamedTuple):
     brokers: tuple[MetadataBroker, ...]
-    controller_id: int
+    controller_id: Int32
     topics: tuple[MetadataTopic, ...]
 
 
 class DescribableLogDirTopic(NamedTuple):
-    topic: str
-    partitions: tuple[int, ...]
+    topic: Text
+    partitions: tuple[Int32, ...]
 
 
 class DescribeLogDirsRequest(NamedTuple):
@@ -86,34 +86,34 @@ class DescribeLogDirsRequest(NamedTuple):
 
 
 class LogDirPartition(NamedTuple):
-    partition_index: int
-    partition_size: int
-    offset_lag: int
+    partition_index: Int32
+    partition_size: Int64
+    offset_lag: Int64
     is_future_key: bool
 
 
 class LogDirTopic(NamedTuple):
-    name: str
+    name: Text
     partitions: tuple[LogDirPartition, ...]
 
 
 class LogDir(NamedTuple):
-    error_code: int
-    log_dir: str
+    error_code: Int16
+    log_dir: Text
     topics: tuple[LogDirTopic, ...]
-    total_bytes: int = UNKNOWN_SIZE
-    usable_bytes: int = UNKNOWN_SIZE
+    total_bytes: Annotated[Int64, Since(4)] = UNKNOWN_SIZE
+    usable_bytes: Annotated[Int64, Since(4)] = UNKNOWN_SIZE
 
 
 class DescribeLogDirsResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int  # from version 3 on; earlier a missing right looks like no log dirs
+    throttle_time_ms: Int32
+    error_code: Annotated[Int16, Since(3, default=0)]  # earlier a missing right looks like no log dirs
     results: tuple[LogDir, ...]
 
 
 class DescribeProducersTopic(NamedTuple):
-    name: str
-    partition_indexes: tuple[int, ...]
+    name: Text
+    partition_indexes: tuple[Int32, ...]
 
 
 class DescribeProducersRequest(NamedTuple):
@@ -123,194 +123,33 @@ class DescribeProducersRequest(NamedTuple):
 class ProducerState(NamedTuple):
     """An idempotent producer that the broker remembers. -1: unknown, none."""
 
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int  # of the last marker that ended a transaction of it
-    current_txn_start_offset: int
+    producer_id: Int64
+    producer_epoch: Int32
+    last_sequence: Int32
+    last_timestamp: Int64
+    coordinator_epoch: Int32  # of the last marker that ended a transaction of it
+    current_txn_start_offset: Int64
 
 
 class ProducersPartition(NamedTuple):
-    partition_index: int
-    error_code: int
-    error_message: str | None
+    partition_index: Int32
+    error_code: Int16
+    error_message: ErrorText | None
     active_producers: tuple[ProducerState, ...]
 
 
 class ProducersTopic(NamedTuple):
-    name: str
+    name: Text
     partitions: tuple[ProducersPartition, ...]
 
 
 class DescribeProducersResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[ProducersTopic, ...]
 
 
-_THROTTLE = MessageField("throttle_time_ms", "int32")
-_ERROR_CODE = MessageField("error_code", "int16")
-_ADDRESS = (MessageField("host", "text"), MessageField("port", "int32"), MessageField("rack", "text", nullable=True))
-_PARTITION_INDEX = MessageField("partition_index", "int32")
-
-DESCRIBE_CLUSTER: ApiCodec[DescribeClusterRequest, DescribeClusterResponse] = ApiCodec(
-    api.DESCRIBE_CLUSTER,
-    0,
-    2,
-    MessageStruct(
-        DescribeClusterRequest,
-        MessageField("include_cluster_authorized_operations", "bool"),
-        MessageField("endpoint_type", "int8", since=1, default=BROKER_ENDPOINTS),
-        MessageField("include_fenced_brokers", "bool", since=2, default=False),
-    ),
-    MessageStruct(
-        DescribeClusterResponse,
-        _THROTTLE,
-        _ERROR_CODE,
-        MessageField("error_message", "message", nullable=True),
-        MessageField("endpoint_type", "int8", since=1, default=BROKER_ENDPOINTS),
-        MessageField("cluster_id", "text"),
-        MessageField("controller_id", "int32"),
-        MessageField(
-            "brokers",
-            MessageStruct(
-                DescribeClusterBroker,
-                MessageField("broker_id", "int32"),
-                *_ADDRESS,
-                MessageField("is_fenced", "bool", since=2, default=False),
-            ),
-            array=True,
-        ),
-        MessageField("cluster_authorized_operations", "int32"),
-    ),
-)
-
-_PARTITION = MessageStruct(
-    MetadataPartition,
-    _ERROR_CODE,
-    _PARTITION_INDEX,
-    MessageField("leader_id", "int32"),
-    MessageField("replica_nodes", "int32", array=True),
-    MessageField("isr_nodes", "int32", array=True),
-)
-
-METADATA: ApiCodec[MetadataRequest, MetadataResponse] = ApiCodec(
-    api.METADATA,
-    1,  # all brokers speak it, and only those from before DescribeCluster are asked
-    1,
-    MessageStruct(
-        MetadataRequest,
-        MessageField(
-            "topics", MessageStruct(MetadataRequestTopic, MessageField("name", "text")), array=True, nullable=True
-        ),
-    ),
-    MessageStruct(
-        MetadataResponse,
-        MessageField("brokers", MessageStruct(MetadataBroker, MessageField("node_id", "int32"), *_ADDRESS), array=True),
-        MessageField("controller_id", "int32"),
-        MessageField(
-            "topics",
-            MessageStruct(
-                MetadataTopic,
-                _ERROR_CODE,
-                MessageField("name", "text"),
-                MessageField("is_internal", "bool"),
-                MessageField("partitions", _PARTITION, array=True),
-            ),
-            array=True,
-        ),
-    ),
-)
-
-_LOG_DIR_PARTITION = MessageStruct(
-    LogDirPartition,
-    _PARTITION_INDEX,
-    MessageField("partition_size", "int64"),
-    MessageField("offset_lag", "int64"),
-    MessageField("is_future_key", "bool"),
-)
-_LOG_DIR = MessageStruct(
-    LogDir,
-    _ERROR_CODE,
-    MessageField("log_dir", "text"),
-    MessageField(
-        "topics",
-        MessageStruct(
-            LogDirTopic, MessageField("name", "text"), MessageField("partitions", _LOG_DIR_PARTITION, array=True)
-        ),
-        array=True,
-    ),
-    MessageField("total_bytes", "int64", since=4, default=UNKNOWN_SIZE),
-    MessageField("usable_bytes", "int64", since=4, default=UNKNOWN_SIZE),
-)
-
-DESCRIBE_LOG_DIRS: ApiCodec[DescribeLogDirsRequest, DescribeLogDirsResponse] = ApiCodec(
-    api.DESCRIBE_LOG_DIRS,
-    1,
-    4,
-    MessageStruct(
-        DescribeLogDirsRequest,
-        MessageField(
-            "topics",
-            MessageStruct(
-                DescribableLogDirTopic, MessageField("topic", "text"), MessageField("partitions", "int32", array=True)
-            ),
-            array=True,
-            nullable=True,
-        ),
-    ),
-    MessageStruct(
-        DescribeLogDirsResponse,
-        _THROTTLE,
-        MessageField("error_code", "int16", since=3, default=0),
-        MessageField("results", _LOG_DIR, array=True),
-    ),
-)
-
-_PRODUCER_STATE = MessageStruct(
-    ProducerState,
-    MessageField("producer_id", "int64"),
-    MessageField("producer_epoch", "int32"),
-    MessageField("last_sequence", "int32"),
-    MessageField("last_timestamp", "int64"),
-    MessageField("coordinator_epoch", "int32"),
-    MessageField("current_txn_start_offset", "int64"),
-)
-_PRODUCERS_PARTITION = MessageStruct(
-    ProducersPartition,
-    _PARTITION_INDEX,
-    _ERROR_CODE,
-    MessageField("error_message", "message", nullable=True),
-    MessageField("active_producers", _PRODUCER_STATE, array=True),
-)
-
-DESCRIBE_PRODUCERS: ApiCodec[DescribeProducersRequest, DescribeProducersResponse] = ApiCodec(
-    api.DESCRIBE_PRODUCERS,
-    0,
-    0,
-    MessageStruct(
-        DescribeProducersRequest,
-        MessageField(
-            "topics",
-            MessageStruct(
-                DescribeProducersTopic,
-                MessageField("name", "text"),
-                MessageField("partition_indexes", "int32", array=True),
-            ),
-            array=True,
-        ),
-    ),
-    MessageStruct(
-        DescribeProducersResponse,
-        _THROTTLE,
-        MessageField(
-            "topics",
-            MessageStruct(
-                ProducersTopic,
-                MessageField("name", "text"),
-                MessageField("partitions", _PRODUCERS_PARTITION, array=True),
-            ),
-            array=True,
-        ),
-    ),
-)
+DESCRIBE_CLUSTER = ApiCodec(api.DESCRIBE_CLUSTER, 0, 2, DescribeClusterRequest, DescribeClusterResponse)
+# All brokers speak version 1, and only those from before DescribeCluster are asked.
+METADATA = ApiCodec(api.METADATA, 1, 1, MetadataRequest, MetadataResponse)
+DESCRIBE_LOG_DIRS = ApiCodec(api.DESCRIBE_LOG_DIRS, 1, 4, DescribeLogDirsRequest, DescribeLogDirsResponse)
+DESCRIBE_PRODUCERS = ApiCodec(api.DESCRIBE_PRODUCERS, 0, 0, DescribeProducersRequest, DescribeProducersResponse)

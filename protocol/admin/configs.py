@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from protocol import api
-from protocol.message_codec import ApiCodec, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, ErrorText, Int8, Int16, Int32, Since, Text
 
 # Resource types.
 TOPIC = 2
@@ -71,9 +71,9 @@ _OPERATIONS = {SET: "SET", DELETE: "DELETE", APPEND: "APPEND", SUBTRACT: "SUBTRA
 
 
 class DescribeConfigsResource(NamedTuple):
-    resource_type: int
-    resource_name: str
-    configuration_keys: tuple[str, ...] | None  # None and () are all
+    resource_type: Int8
+    resource_name: Text
+    configuration_keys: tuple[Text, ...] | None  # None and () are all
 
     def requests_key(self, key: str) -> bool:
         return not self.configuration_keys or key in self.configuration_keys
@@ -82,40 +82,40 @@ class DescribeConfigsResource(NamedTuple):
 class DescribeConfigsRequest(NamedTuple):
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
-    include_documentation: bool = False  # v3
+    include_documentation: Annotated[bool, Since(3)] = False
 
 
 class ConfigSynonym(NamedTuple):
     """One of the places where a value could have come from, the deciding one first."""
 
-    name: str
-    value: str | None
-    source: int
+    name: Text
+    value: Text | None
+    source: Int8
 
 
 class DescribedConfig(NamedTuple):
     """A row of DescribeConfigs. `value` is None for a sensitive one."""
 
-    name: str
-    value: str | None
+    name: Text
+    value: Text | None
     read_only: bool = False
-    config_source: int = UNKNOWN_SOURCE
+    config_source: Int8 = UNKNOWN_SOURCE
     is_sensitive: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
-    config_type: int = UNKNOWN_TYPE  # v3
-    documentation: str | None = None  # v3
+    config_type: Annotated[Int8, Since(3)] = UNKNOWN_TYPE
+    documentation: Annotated[ErrorText | None, Since(3)] = None
 
 
 class DescribeConfigsResult(NamedTuple):
-    error_code: int
-    error_message: str | None
-    resource_type: int
-    resource_name: str
+    error_code: Int16
+    error_message: ErrorText | None
+    resource_type: Int8
+    resource_name: Text
     configs: tuple[DescribedConfig, ...] = ()
 
 
 class DescribeConfigsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     results: tuple[DescribeConfigsResult, ...]
 
 
@@ -123,13 +123,13 @@ class DescribeConfigsResponse(NamedTuple):
 
 
 class AlterableConfig(NamedTuple):
-    name: str
-    value: str | None
+    name: Text
+    value: Text | None
 
 
 class AlterConfigsResource(NamedTuple):
-    resource_type: int
-    resource_name: str
+    resource_type: Int8
+    resource_name: Text
     configs: tuple[AlterableConfig, ...]
 
 
@@ -141,14 +141,14 @@ class AlterConfigsRequest(NamedTuple):
 
 
 class ConfigOperation(NamedTuple):
-    name: str
-    config_operation: int
-    value: str | None
+    name: Text
+    config_operation: Int8
+    value: Text | None
 
 
 class IncrementalAlterConfigsResource(NamedTuple):
-    resource_type: int
-    resource_name: str
+    resource_type: Int8
+    resource_name: Text
     configs: tuple[ConfigOperation, ...]
 
 
@@ -160,127 +160,21 @@ class IncrementalAlterConfigsRequest(NamedTuple):
 class AlterConfigsResult(NamedTuple):
     """The outcome for one resource, in the answers of both."""
 
-    error_code: int
-    error_message: str | None
-    resource_type: int
-    resource_name: str
+    error_code: Int16
+    error_message: ErrorText | None
+    resource_type: Int8
+    resource_name: Text
 
 
 class AlterConfigsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     responses: tuple[AlterConfigsResult, ...]
 
 
-# --- the fields -------------------------------------------------------------------------------------------------------
-
-_RESOURCE = (MessageField("resource_type", "int8"), MessageField("resource_name", "text"))
-_RESULT = (MessageField("error_code", "int16"), MessageField("error_message", "message", nullable=True), *_RESOURCE)
-_THROTTLE = MessageField("throttle_time_ms", "int32")
-_VALUE = MessageField("value", "text", nullable=True)
-
-_ALTER_RESPONSE = MessageStruct(
-    AlterConfigsResponse, _THROTTLE, MessageField("responses", MessageStruct(AlterConfigsResult, *_RESULT), array=True)
-)
-
-DESCRIBE_CONFIGS: ApiCodec[DescribeConfigsRequest, DescribeConfigsResponse] = ApiCodec(
-    api.DESCRIBE_CONFIGS,
-    1,
-    4,
-    MessageStruct(
-        DescribeConfigsRequest,
-        MessageField(
-            "resources",
-            MessageStruct(
-                DescribeConfigsResource,
-                *_RESOURCE,
-                MessageField("configuration_keys", "text", array=True, nullable=True),
-            ),
-            array=True,
-        ),
-        MessageField("include_synonyms", "bool"),
-        MessageField("include_documentation", "bool", since=3, default=False),
-    ),
-    MessageStruct(
-        DescribeConfigsResponse,
-        _THROTTLE,
-        MessageField(
-            "results",
-            MessageStruct(
-                DescribeConfigsResult,
-                *_RESULT,
-                MessageField(
-                    "configs",
-                    MessageStruct(
-                        DescribedConfig,
-                        MessageField("name", "text"),
-                        _VALUE,
-                        MessageField("read_only", "bool"),
-                        MessageField("config_source", "int8"),
-                        MessageField("is_sensitive", "bool"),
-                        MessageField(
-                            "synonyms",
-                            MessageStruct(
-                                ConfigSynonym, MessageField("name", "text"), _VALUE, MessageField("source", "int8")
-                            ),
-                            array=True,
-                        ),
-                        MessageField("config_type", "int8", since=3, default=UNKNOWN_TYPE),
-                        MessageField("documentation", "message", nullable=True, since=3),
-                    ),
-                    array=True,
-                ),
-            ),
-            array=True,
-        ),
-    ),
-)
-
-ALTER_CONFIGS: ApiCodec[AlterConfigsRequest, AlterConfigsResponse] = ApiCodec(
-    api.ALTER_CONFIGS,
-    0,
-    2,
-    MessageStruct(
-        AlterConfigsRequest,
-        MessageField(
-            "resources",
-            MessageStruct(
-                AlterConfigsResource,
-                *_RESOURCE,
-                MessageField(
-                    "configs", MessageStruct(AlterableConfig, MessageField("name", "text"), _VALUE), array=True
-                ),
-            ),
-            array=True,
-        ),
-        MessageField("validate_only", "bool"),
-    ),
-    _ALTER_RESPONSE,
-)
-
-INCREMENTAL_ALTER_CONFIGS: ApiCodec[IncrementalAlterConfigsRequest, AlterConfigsResponse] = ApiCodec(
-    api.INCREMENTAL_ALTER_CONFIGS,
-    0,
-    1,
-    MessageStruct(
-        IncrementalAlterConfigsRequest,
-        MessageField(
-            "resources",
-            MessageStruct(
-                IncrementalAlterConfigsResource,
-                *_RESOURCE,
-                MessageField(
-                    "configs",
-                    MessageStruct(
-                        ConfigOperation, MessageField("name", "text"), MessageField("config_operation", "int8"), _VALUE
-                    ),
-                    array=True,
-                ),
-            ),
-            array=True,
-        ),
-        MessageField("validate_only", "bool"),
-    ),
-    _ALTER_RESPONSE,
+DESCRIBE_CONFIGS = ApiCodec(api.DESCRIBE_CONFIGS, 1, 4, DescribeConfigsRequest, DescribeConfigsResponse)
+ALTER_CONFIGS = ApiCodec(api.ALTER_CONFIGS, 0, 2, AlterConfigsRequest, AlterConfigsResponse)
+INCREMENTAL_ALTER_CONFIGS = ApiCodec(
+    api.INCREMENTAL_ALTER_CONFIGS, 0, 1, IncrementalAlterConfigsRequest, AlterConfigsResponse
 )
 
 

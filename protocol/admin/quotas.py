@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from protocol import api
-from protocol.message_codec import ApiCodec, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, ErrorText, Float64, Int8, Int16, Int32, Text
 
 # How a component of a filter matches.
 EXACT = 0
@@ -50,8 +50,8 @@ _INVALID_REQUEST = api.ERROR_CODES["INVALID_REQUEST"]
 
 
 class EntityData(NamedTuple):
-    entity_type: str
-    entity_name: str | None  # None: <default>
+    entity_type: Text
+    entity_name: Text | None  # None: <default>
 
 
 Entity: TypeAlias = tuple[EntityData, ...]
@@ -60,9 +60,9 @@ Entity: TypeAlias = tuple[EntityData, ...]
 class FilterComponent(NamedTuple):
     """A part of a filter; `match` is None unless `match_type` is EXACT."""
 
-    entity_type: str
-    match_type: int
-    match: str | None
+    entity_type: Text
+    match_type: Int8
+    match: Text | None
 
 
 class DescribeClientQuotasRequest(NamedTuple):
@@ -71,8 +71,8 @@ class DescribeClientQuotasRequest(NamedTuple):
 
 
 class QuotaValue(NamedTuple):
-    key: str
-    value: float
+    key: Text
+    value: Float64
 
 
 class EntityQuotas(NamedTuple):
@@ -81,15 +81,15 @@ class EntityQuotas(NamedTuple):
 
 
 class DescribeClientQuotasResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
-    error_message: str | None
+    throttle_time_ms: Int32
+    error_code: Int16
+    error_message: ErrorText | None
     entries: tuple[EntityQuotas, ...] | None  # None with an error
 
 
 class QuotaOperation(NamedTuple):
-    key: str
-    value: float  # ignored with `remove`
+    key: Text
+    value: Float64  # ignored with `remove`
     remove: bool = False
 
 
@@ -104,69 +104,20 @@ class AlterClientQuotasRequest(NamedTuple):
 
 
 class AlterClientQuotasResult(NamedTuple):
-    error_code: int
-    error_message: str | None
+    error_code: Int16
+    error_message: ErrorText | None
     entity: Entity
 
 
 class AlterClientQuotasResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     entries: tuple[AlterClientQuotasResult, ...]
 
 
-# --- the fields -------------------------------------------------------------------------------------------------------
-
-_THROTTLE = MessageField("throttle_time_ms", "int32")
-_ERROR = (MessageField("error_code", "int16"), MessageField("error_message", "message", nullable=True))
-_KEY = MessageField("key", "text")
-_VALUE = MessageField("value", "float64")
-_ENTITY = MessageField(
-    "entity",
-    MessageStruct(EntityData, MessageField("entity_type", "text"), MessageField("entity_name", "text", nullable=True)),
-    array=True,
+DESCRIBE_CLIENT_QUOTAS = ApiCodec(
+    api.DESCRIBE_CLIENT_QUOTAS, 0, 1, DescribeClientQuotasRequest, DescribeClientQuotasResponse
 )
-_COMPONENT = MessageStruct(
-    FilterComponent,
-    MessageField("entity_type", "text"),
-    MessageField("match_type", "int8"),
-    MessageField("match", "text", nullable=True),
-)
-_ENTRY = MessageStruct(
-    EntityQuotas, _ENTITY, MessageField("values", MessageStruct(QuotaValue, _KEY, _VALUE), array=True)
-)
-_ALTERATION = MessageStruct(
-    EntityAlteration,
-    _ENTITY,
-    MessageField("ops", MessageStruct(QuotaOperation, _KEY, _VALUE, MessageField("remove", "bool")), array=True),
-)
-
-DESCRIBE_CLIENT_QUOTAS: ApiCodec[DescribeClientQuotasRequest, DescribeClientQuotasResponse] = ApiCodec(
-    api.DESCRIBE_CLIENT_QUOTAS,
-    0,
-    1,
-    MessageStruct(
-        DescribeClientQuotasRequest, MessageField("components", _COMPONENT, array=True), MessageField("strict", "bool")
-    ),
-    MessageStruct(
-        DescribeClientQuotasResponse, _THROTTLE, *_ERROR, MessageField("entries", _ENTRY, array=True, nullable=True)
-    ),
-)
-
-ALTER_CLIENT_QUOTAS: ApiCodec[AlterClientQuotasRequest, AlterClientQuotasResponse] = ApiCodec(
-    api.ALTER_CLIENT_QUOTAS,
-    0,
-    1,
-    MessageStruct(
-        AlterClientQuotasRequest,
-        MessageField("entries", _ALTERATION, array=True),
-        MessageField("validate_only", "bool"),
-    ),
-    MessageStruct(
-        AlterClientQuotasResponse,
-        _THROTTLE,
-        MessageField("entries", MessageStruct(AlterClientQuotasResult, *_ERROR, _ENTITY), array=True),
-    ),
-)
+ALTER_CLIENT_QUOTAS = ApiCodec(api.ALTER_CLIENT_QUOTAS, 0, 1, AlterClientQuotasRequest, AlterClientQuotasResponse)
 
 
 # --- ours and theirs --------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from protocol import api, wire
 from protocol.admin.topics import NO_ID
-from protocol.message_codec import ApiCodec, DecodedRequest, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, DecodedRequest, ErrorText, Int16, Int32, Since, Text, Uuid
 
 _BY_ID: Final = 6  # topics are structs as of this version, and bare names before
 
@@ -18,74 +18,36 @@ _BY_ID: Final = 6  # topics are structs as of this version, and bare names befor
 class DeletableTopic(NamedTuple):
     """`name` None: it is named by its id."""
 
-    name: str | None
-    topic_id: bytes = NO_ID
+    name: Text | None
+    topic_id: Uuid = NO_ID
 
 
 class DeleteTopicsRequest(NamedTuple):
     topics: tuple[DeletableTopic, ...]
-    timeout_ms: int
+    timeout_ms: Int32
 
 
 class DeleteNamedTopicsRequest(NamedTuple):
-    topic_names: tuple[str, ...]
-    timeout_ms: int
+    topic_names: tuple[Text, ...]
+    timeout_ms: Int32
 
 
 class DeleteTopicsResult(NamedTuple):
     """`name` None: the client may not know it. `topic_id`: NO_ID where it isn't known, and before v6."""
 
-    name: str | None
-    topic_id: bytes
-    error_code: int
-    error_message: str | None = None
+    name: Text | None
+    topic_id: Annotated[Uuid, Since(_BY_ID, default=NO_ID)]
+    error_code: Int16
+    error_message: Annotated[ErrorText | None, Since(5)] = None
 
 
 class DeleteTopicsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     responses: tuple[DeleteTopicsResult, ...]
 
 
-_TIMEOUT: Final = MessageField("timeout_ms", "int32")
-_RESPONSE: Final = MessageStruct(
-    DeleteTopicsResponse,
-    MessageField("throttle_time_ms", "int32"),
-    MessageField(
-        "responses",
-        MessageStruct(
-            DeleteTopicsResult,
-            MessageField("name", "text", nullable=True),
-            MessageField("topic_id", "uuid", since=_BY_ID, default=NO_ID),
-            MessageField("error_code", "int16"),
-            MessageField("error_message", "message", nullable=True, since=5),
-        ),
-        array=True,
-    ),
-)
-DELETE_NAMED_TOPICS: Final[ApiCodec[DeleteNamedTopicsRequest, DeleteTopicsResponse]] = ApiCodec(
-    api.DELETE_TOPICS,
-    1,
-    _BY_ID - 1,
-    MessageStruct(DeleteNamedTopicsRequest, MessageField("topic_names", "text", array=True), _TIMEOUT),
-    _RESPONSE,
-)
-DELETE_TOPICS: Final[ApiCodec[DeleteTopicsRequest, DeleteTopicsResponse]] = ApiCodec(
-    api.DELETE_TOPICS,
-    _BY_ID,
-    _BY_ID,
-    MessageStruct(
-        DeleteTopicsRequest,
-        MessageField(
-            "topics",
-            MessageStruct(
-                DeletableTopic, MessageField("name", "text", nullable=True), MessageField("topic_id", "uuid")
-            ),
-            array=True,
-        ),
-        _TIMEOUT,
-    ),
-    _RESPONSE,
-)
+DELETE_NAMED_TOPICS: Final = ApiCodec(api.DELETE_TOPICS, 1, _BY_ID - 1, DeleteNamedTopicsRequest, DeleteTopicsResponse)
+DELETE_TOPICS: Final = ApiCodec(api.DELETE_TOPICS, _BY_ID, _BY_ID, DeleteTopicsRequest, DeleteTopicsResponse)
 
 
 def topic_id_text(topic_id: bytes) -> str:
@@ -113,8 +75,5 @@ def decode_response(answer: bytes, version: int) -> tuple[DeleteTopicsResult, ..
     Raises:
         MalformedFrame: as protocol.message_codec.ApiCodec.decode_response.
     """
-    spoken: (
-        ApiCodec[DeleteNamedTopicsRequest, DeleteTopicsResponse] | ApiCodec[DeleteTopicsRequest, DeleteTopicsResponse]
-    )
-    spoken = DELETE_TOPICS if version >= _BY_ID else DELETE_NAMED_TOPICS
-    return spoken.decode_response(answer, 0, len(answer), version)[1].responses
+    decode = DELETE_TOPICS.decode_response if version >= _BY_ID else DELETE_NAMED_TOPICS.decode_response
+    return decode(answer, 0, len(answer), version)[1].responses

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from protocol import api
-from protocol.message_codec import ApiCodec, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, ErrorText, Int8, Int16, Int32, Since, Text, Uuid
 
 _INVALID_REQUEST: Final = api.ERROR_CODES["INVALID_REQUEST"]
 _UNKNOWN_SERVER_ERROR: Final = api.ERROR_CODES["UNKNOWN_SERVER_ERROR"]
@@ -26,125 +26,58 @@ NO_ID: Final = bytes(16)
 class ReplicaAssignment(NamedTuple):
     """The replicas of a partition; the first one should lead it."""
 
-    partition_index: int
-    broker_ids: tuple[int, ...]
+    partition_index: Int32
+    broker_ids: tuple[Int32, ...]
 
 
 class TopicConfig(NamedTuple):
-    name: str
-    value: str | None
+    name: Text
+    value: Text | None
 
 
 class CreatableTopic(NamedTuple):
     """`num_partitions`, `replication_factor`: -1 with assignments, or for the broker's default."""
 
-    name: str
-    num_partitions: int
-    replication_factor: int
+    name: Text
+    num_partitions: Int32
+    replication_factor: Int16
     assignments: tuple[ReplicaAssignment, ...]
     configs: tuple[TopicConfig, ...]
 
 
 class CreateTopicsRequest(NamedTuple):
     topics: tuple[CreatableTopic, ...]
-    timeout_ms: int
+    timeout_ms: Int32
     validate_only: bool = False
 
 
 class CreatedConfig(NamedTuple):
-    name: str
-    value: str | None
+    name: Text
+    value: Text | None
     read_only: bool
-    config_source: int
+    config_source: Int8
     is_sensitive: bool
 
 
 class CreateTopicsResult(NamedTuple):
-    """`configs`: None where the client may not see them, and then `topic_config_error_code` says so; as of v5."""
+    """`configs`: None where the client may not see them, and then `topic_config_error_code` says so."""
 
-    name: str
-    topic_id: bytes  # v7
-    error_code: int
-    error_message: str | None
-    num_partitions: int = -1
-    replication_factor: int = -1
-    configs: tuple[CreatedConfig, ...] | None = ()
-    topic_config_error_code: int = 0
+    name: Text
+    topic_id: Annotated[Uuid, Since(7, default=NO_ID)]
+    error_code: Int16
+    error_message: ErrorText | None
+    num_partitions: Annotated[Int32, Since(5)] = -1
+    replication_factor: Annotated[Int16, Since(5)] = -1
+    configs: Annotated[tuple[CreatedConfig, ...] | None, Since(5)] = ()
+    topic_config_error_code: Annotated[Int16, Since(5, tag=0)] = 0
 
 
 class CreateTopicsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[CreateTopicsResult, ...]
 
 
-# --- the fields -------------------------------------------------------------------------------------------------------
-
-_NAME: Final = MessageField("name", "text")
-_VALUE: Final = MessageField("value", "text", nullable=True)
-
-CREATE_TOPICS: ApiCodec[CreateTopicsRequest, CreateTopicsResponse] = ApiCodec(
-    api.CREATE_TOPICS,
-    2,
-    7,
-    MessageStruct(
-        CreateTopicsRequest,
-        MessageField(
-            "topics",
-            MessageStruct(
-                CreatableTopic,
-                _NAME,
-                MessageField("num_partitions", "int32"),
-                MessageField("replication_factor", "int16"),
-                MessageField(
-                    "assignments",
-                    MessageStruct(
-                        ReplicaAssignment,
-                        MessageField("partition_index", "int32"),
-                        MessageField("broker_ids", "int32", array=True),
-                    ),
-                    array=True,
-                ),
-                MessageField("configs", MessageStruct(TopicConfig, _NAME, _VALUE), array=True),
-            ),
-            array=True,
-        ),
-        MessageField("timeout_ms", "int32"),
-        MessageField("validate_only", "bool"),
-    ),
-    MessageStruct(
-        CreateTopicsResponse,
-        MessageField("throttle_time_ms", "int32"),
-        MessageField(
-            "topics",
-            MessageStruct(
-                CreateTopicsResult,
-                _NAME,
-                MessageField("topic_id", "uuid", since=7, default=NO_ID),
-                MessageField("error_code", "int16"),
-                MessageField("error_message", "message", nullable=True),
-                MessageField("num_partitions", "int32", since=5, default=-1),
-                MessageField("replication_factor", "int16", since=5, default=-1),
-                MessageField(
-                    "configs",
-                    MessageStruct(
-                        CreatedConfig,
-                        _NAME,
-                        _VALUE,
-                        MessageField("read_only", "bool"),
-                        MessageField("config_source", "int8"),
-                        MessageField("is_sensitive", "bool"),
-                    ),
-                    array=True,
-                    nullable=True,
-                    since=5,
-                    default=(),
-                ),
-                MessageField("topic_config_error_code", "int16", since=5, default=0, tag=0),
-            ),
-            array=True,
-        ),
-    ),
-)
+CREATE_TOPICS: Final = ApiCodec(api.CREATE_TOPICS, 2, 7, CreateTopicsRequest, CreateTopicsResponse)
 
 
 # --- ours and theirs --------------------------------------------------------------------------------------------------

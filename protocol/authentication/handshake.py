@@ -6,93 +6,50 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from protocol import api
-from protocol.message_codec import ApiCodec, MessageField, MessageStruct
+from protocol.message_codec import ApiCodec, Bytes, ErrorText, Int16, Int32, Int64, Since, Text
 
 
 class ApiVersionsRequest(NamedTuple):
-    client_software_name: str | None  # from version 3 on
-    client_software_version: str | None
+    client_software_name: Annotated[Text, Since(3)]
+    client_software_version: Annotated[Text, Since(3)]
 
 
 class ApiVersion(NamedTuple):
-    api_key: int
-    min_version: int
-    max_version: int
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
 
 
 class ApiVersionsResponse(NamedTuple):
-    error_code: int
+    error_code: Int16
     api_keys: tuple[ApiVersion, ...]
-    throttle_time_ms: int
+    throttle_time_ms: Annotated[Int32, Since(1, default=0)]
 
 
 class SaslHandshakeRequest(NamedTuple):
-    mechanism: str
+    mechanism: Text
 
 
 class SaslHandshakeResponse(NamedTuple):
-    error_code: int
-    mechanisms: tuple[str, ...]  # that the broker has
+    error_code: Int16
+    mechanisms: tuple[Text, ...]  # that the broker has
 
 
 class SaslAuthenticateRequest(NamedTuple):
-    auth_bytes: bytes
+    auth_bytes: Bytes
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    error_code: int
-    error_message: str | None
-    auth_bytes: bytes
-    session_lifetime_ms: int
+    error_code: Int16
+    error_message: ErrorText | None
+    auth_bytes: Bytes
+    session_lifetime_ms: Annotated[Int64, Since(1, default=0)]
 
 
-_ERROR_CODE = MessageField("error_code", "int16")
-_AUTH_BYTES = MessageField("auth_bytes", "bytes")
-_VERSION = MessageStruct(
-    ApiVersion,
-    MessageField("api_key", "int16"),
-    MessageField("min_version", "int16"),
-    MessageField("max_version", "int16"),
-)
-
-API_VERSIONS: ApiCodec[ApiVersionsRequest, ApiVersionsResponse] = ApiCodec(
-    api.API_VERSIONS,
-    0,
-    4,
-    MessageStruct(
-        ApiVersionsRequest,
-        MessageField("client_software_name", "text", since=3),
-        MessageField("client_software_version", "text", since=3),
-    ),
-    MessageStruct(
-        ApiVersionsResponse,
-        _ERROR_CODE,
-        MessageField("api_keys", _VERSION, array=True),
-        MessageField("throttle_time_ms", "int32", since=1, default=0),
-    ),
-)
-
-SASL_HANDSHAKE: ApiCodec[SaslHandshakeRequest, SaslHandshakeResponse] = ApiCodec(
-    api.SASL_HANDSHAKE,
-    1,  # after version 0 come raw tokens, no SaslAuthenticate
-    1,
-    MessageStruct(SaslHandshakeRequest, MessageField("mechanism", "text")),
-    MessageStruct(SaslHandshakeResponse, _ERROR_CODE, MessageField("mechanisms", "text", array=True)),
-)
-
-SASL_AUTHENTICATE: ApiCodec[SaslAuthenticateRequest, SaslAuthenticateResponse] = ApiCodec(
-    api.SASL_AUTHENTICATE,
-    0,
-    2,
-    MessageStruct(SaslAuthenticateRequest, _AUTH_BYTES),
-    MessageStruct(
-        SaslAuthenticateResponse,
-        _ERROR_CODE,
-        MessageField("error_message", "message", nullable=True),
-        _AUTH_BYTES,
-        MessageField("session_lifetime_ms", "int64", since=1, default=0),
-    ),
-)
+API_VERSIONS = ApiCodec(api.API_VERSIONS, 0, 4, ApiVersionsRequest, ApiVersionsResponse)
+# After version 0 come raw tokens, no SaslAuthenticate.
+SASL_HANDSHAKE = ApiCodec(api.SASL_HANDSHAKE, 1, 1, SaslHandshakeRequest, SaslHandshakeResponse)
+SASL_AUTHENTICATE = ApiCodec(api.SASL_AUTHENTICATE, 0, 2, SaslAuthenticateRequest, SaslAuthenticateResponse)

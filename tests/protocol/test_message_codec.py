@@ -38,7 +38,6 @@ from protocol.admin.quotas import (
     QuotaOperation,
     QuotaValue,
 )
-from protocol.message_codec import MessageField, MessageStruct
 from protocol.wire import MalformedFrame
 from tests.examples import FEW
 from tests.protocol import kio_messages as kio
@@ -324,11 +323,6 @@ def test_a_value_that_does_not_fit_is_a_value_error_that_names_the_field(body: A
     for version in (0, 2):
         with pytest.raises(ValueError, match=text):
             ALTER_CONFIGS.encode_request(body, version, 1, None)
-
-
-def test_a_table_that_is_not_its_tuple_is_noticed() -> None:
-    with pytest.raises(AssertionError):
-        MessageStruct(EntityData, MessageField("entity_name", "text"), MessageField("entity_type", "text"))
 
 
 def test_flexible_versions_are_those_of_the_table() -> None:
