@@ -11,9 +11,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from gateway.channel import ChannelClosed, ProcessChannel
 from gateway.system.sockets import address_text
@@ -47,18 +49,28 @@ class ConfigOrigin(msgspec.Struct, frozen=True):
 NO_ORIGIN = ConfigOrigin()
 
 
-class StartControl(msgspec.Struct, frozen=True, tag=True):
-    """To control, after the sockets that were open already: the validated configuration, as JSON.
+class KeptState(msgspec.Struct, frozen=True, tag=True):
+    """What a control leaves to the next one, and so tells the parent whenever it changes.
 
-    `was_up`: an earlier control had everything up (`WasUp`), so clients may be at work. `thresholds`,
-    `gateways`: the last of `KeepThresholds` and `KeepGateways`.
+    `was_up`: connections were accepted, so clients may be at work; from then on nothing that control lacks ends the
+    gateway. `thresholds`: the last valid ones of the operator's source, b"" for none. `gateways`: so many share limits,
+    this one included.
     """
 
-    settings: bytes
     was_up: bool = False
-    origin: ConfigOrigin = NO_ORIGIN
     thresholds: bytes = b""
     gateways: int = 1
+
+
+NOTHING_KEPT = KeptState()
+
+
+class StartControl(msgspec.Struct, frozen=True, tag=True):
+    """To control, after the sockets that were open already: the validated configuration, as JSON."""
+
+    settings: bytes
+    origin: ConfigOrigin = NO_ORIGIN
+    kept: KeptState = NOTHING_KEPT
 
 
 class ReloadConfig(msgspec.Struct, frozen=True, tag=True):
@@ -104,10 +116,6 @@ class ReconnectRequest(msgspec.Struct, frozen=True, tag=True):
     worker: int
 
 
-class WasUp(msgspec.Struct, frozen=True, tag=True):
-    """Control: connections are accepted. From now on nothing that control lacks ends the gateway."""
-
-
 class AdoptConfig(msgspec.Struct, frozen=True, tag=True):
     """Control: another configuration holds from here on, for later control processes as well. Times: see
     `run_gateway`.
@@ -119,18 +127,6 @@ class AdoptConfig(msgspec.Struct, frozen=True, tag=True):
     drain_timeout_s: float
 
 
-class KeepThresholds(msgspec.Struct, frozen=True, tag=True):
-    """Control: the last valid thresholds of the operator's source, as the next control reads them."""
-
-    thresholds: bytes
-
-
-class KeepGateways(msgspec.Struct, frozen=True, tag=True):
-    """Control: so many gateways share limits, this one included."""
-
-    gateways: int
-
-
 class HealthReport(msgspec.Struct, frozen=True, tag=True):
     """Control, when these change and every second: why the gateway isn't ready, and what it goes on without."""
 
@@ -140,24 +136,14 @@ class HealthReport(msgspec.Struct, frozen=True, tag=True):
 
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
     """It makes no sense to start this child again: the parent prints why, ends everything and exits with 1. After
-    `WasUp` only the child ends, and is started again.
+    `KeptState.was_up` only the child ends, and is started again.
     """
 
     text: str
 
 
 ToChild = ListeningSocket | StartControl | ReloadConfig | NewChannel | StopNotice | StopChild
-ToParent = (
-    ListenRequest
-    | UnlistenRequest
-    | ReconnectRequest
-    | WasUp
-    | AdoptConfig
-    | KeepThresholds
-    | KeepGateways
-    | HealthReport
-    | GiveUp
-)
+ToParent = ListenRequest | UnlistenRequest | ReconnectRequest | AdoptConfig | KeptState | HealthReport | GiveUp
 
 _decode_for_child = msgspec.msgpack.Decoder(ToChild).decode
 decode_for_parent = msgspec.msgpack.Decoder(ToParent).decode
@@ -191,10 +177,8 @@ class ParentLink:
         leaving: control only: set when the gateway is about to stop, or stops.
         stopping: set when the parent asks this child to finish within `drain_timeout_s` seconds.
         settings: control only, set once `started` is: the configuration as JSON.
-        was_up: control only, likewise: an earlier control had everything up.
         origin: control only, likewise: where the configuration was read.
-        thresholds, gateways: control only, likewise: what an earlier control left with `keep_thresholds`, b"" for
-            nothing, and with `keep_gateways`.
+        kept: control only, likewise: what an earlier control left, and this one since.
         reload: control only: set when somebody asks for that; whoever does it first puts another event in its place.
         inherited: control only: (host, port, socket) by name of the listeners that were open before this process.
     """
@@ -209,10 +193,8 @@ class ParentLink:
         self.drain_timeout_s = 0.0
         self.started = trio.Event()
         self.settings = b""
-        self.was_up = False
         self.origin = NO_ORIGIN
-        self.thresholds = b""
-        self.gateways = 1
+        self.kept = NOTHING_KEPT
         self.reload = trio.Event()
         self.inherited: dict[str, tuple[str, int, socket.socket]] = {}
 
@@ -264,22 +246,14 @@ class ParentLink:
         """Ask for a new channel between control and that worker; the parent may take its time."""
         self._channel.post(ReconnectRequest(worker))
 
-    def report_up(self) -> None:
-        """Control: everything is up; this and every later control goes on without parts that it can't have."""
-        self.was_up = True
-        self._channel.post(WasUp())
+    def keep(self, **changes: Any) -> None:
+        """Control: the next control gets these values of `KeptState`."""
+        self.kept = replace(self.kept, **changes)
+        self._channel.post(self.kept)
 
     def adopt_config(self, message: AdoptConfig) -> None:
         """Control: another configuration holds."""
         self._channel.post(message)
-
-    def keep_thresholds(self, thresholds: bytes) -> None:
-        """Control: these are the last valid thresholds of the operator's source; the next control gets them."""
-        self._channel.post(KeepThresholds(thresholds))
-
-    def keep_gateways(self, gateways: int) -> None:
-        """Control: so many gateways share limits, this one included; the next control gets that number."""
-        self._channel.post(KeepGateways(gateways))
 
     def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
         """Control: what the health port says from here on."""
@@ -302,8 +276,7 @@ class ParentLink:
             case NewChannel():  # this process has too many open files: nobody else knows that it lacks this one
                 self.request_reconnect(message.worker)
             case StartControl():
-                self.settings, self.was_up, self.origin = message.settings, message.was_up, message.origin
-                self.thresholds, self.gateways = message.thresholds, message.gateways
+                self.settings, self.origin, self.kept = message.settings, message.origin, message.kept
                 self.started.set()
             case ReloadConfig():
                 self.reload.set()

@@ -34,8 +34,7 @@ from gateway.parent_link import (
     ConfigOrigin,
     GiveUp,
     HealthReport,
-    KeepGateways,
-    KeepThresholds,
+    KeptState,
     ListenFailed,
     ListeningSocket,
     ListenRequest,
@@ -48,7 +47,6 @@ from gateway.parent_link import (
     ToChild,
     ToParent,
     UnlistenRequest,
-    WasUp,
     decode_for_parent,
 )
 from gateway.system import shared_memory
@@ -380,20 +378,16 @@ class _ProcessSupervisor:
                     line.post(ListeningSocket(name, host, port), fd)
             case UnlistenRequest(name):
                 self.close_socket(name)
-            case WasUp():
-                self._start = replace(self._start, was_up=True)
             case AdoptConfig():
                 self._start = replace(self._start, settings=message.settings, origin=message.origin)
                 self._shutdown_delay_s, self._drain_timeout_s = message.shutdown_delay_s, message.drain_timeout_s
-            case KeepThresholds(thresholds):
-                self._start = replace(self._start, thresholds=thresholds)
-            case KeepGateways(gateways):
-                self._start = replace(self._start, gateways=gateways)
+            case KeptState():
+                self._start = replace(self._start, kept=message)
             case HealthReport(problems, lacking):
                 self._health.record_report(problems, lacking, trio.current_time())
             case GiveUp(text):
                 log.error("%s", text)
-                if not self._start.was_up:
+                if not self._start.kept.was_up:
                     self._exit_code = 1
                     if not self._stopping.is_set():
                         self._stop_children()

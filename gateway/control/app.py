@@ -81,7 +81,7 @@ async def run(
         configure(settings)
         components = outside.make_components(settings)
         try:
-            await components.make_all(patient=link.was_up)
+            await components.make_all(patient=link.kept.was_up)
             control = _ControlProcess(settings, link, components, configure, outside)
         except (ComponentUnusable, StoreError) as error:
             await link.give_up(str(error))
@@ -141,7 +141,7 @@ class _ControlProcess:
         errors = InternalErrors(metrics.count_internal_error)
         self._facts = facts = ControlFacts(Published(settings))
         self._context = context = ControlContext(
-            link, facts, metrics, errors, link.was_up, outside.unix_time, outside.monotonic
+            link, facts, metrics, errors, link.kept.was_up, outside.unix_time, outside.monotonic
         )
         self._components = components
         secret = outside.obtain_secret(settings)
@@ -274,7 +274,7 @@ class _ControlProcess:
             sock = await link.listen(bootstrap_socket_name(name), listener.host, listener.port)
             inner.start_soon(self._acceptor.run, name, None, sock)
         self._health.is_open = True
-        link.report_up()
+        link.keep(was_up=True)
 
     async def _drain_and_flush(self, timeout_s: float) -> None:
         """Drain the workers, then flush their reports to disk, then to the topic, all within the time limit."""

@@ -71,15 +71,15 @@ async def control(link: parent_link.ParentLink) -> None:
         await link.started.wait()
         tell(
             "control", "started",
-            settings=link.settings.decode(), inherited=sorted(link.inherited), was_up=link.was_up,
-            files=link.origin.files, thresholds=link.thresholds.decode(), gateways=link.gateways,
+            settings=link.settings.decode(), inherited=sorted(link.inherited), was_up=link.kept.was_up,
+            files=link.origin.files, thresholds=link.kept.thresholds.decode(), gateways=link.kept.gateways,
         )  # fmt: skip
-        if MOOD == "give-up" or (MOOD == "give-up-later" and link.was_up):
+        if MOOD == "give-up" or (MOOD == "give-up-later" and link.kept.was_up):
             await link.give_up("no spool to write to")
-            if link.was_up:
+            if link.kept.was_up:
                 nursery.cancel_scope.cancel()
                 return
-        link.report_up()
+        link.keep(was_up=True)
         for name, port in (("bootstrap", int(os.environ["FAMILY_BOOT"])), ("broker 1", int(os.environ["FAMILY_PORT"]))):
             try:
                 sock = await link.listen(name, "127.0.0.1", port)
@@ -110,8 +110,8 @@ async def tell_reload(link: parent_link.ParentLink) -> None:
             link.adopt_config(
                 parent_link.AdoptConfig(b'{"new": 1}', parent_link.ConfigOrigin(("gw.yaml",), 5), 0.0, 30.0)
             )
-            link.keep_thresholds(b"[1,{}]")
-            link.keep_gateways(3)
+            link.keep(thresholds=b"[1,{}]")
+            link.keep(gateways=3)
             # Messages are read in their order: with this answer the parent has these.
             (await link.listen("again", "127.0.0.1", int(os.environ["FAMILY_BOOT"]) + 2)).close()
             tell("control", "adopted")

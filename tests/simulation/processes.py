@@ -24,6 +24,7 @@ from unittest import mock
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from gateway import channel
 from gateway.channel import ChannelClosed
@@ -40,7 +41,7 @@ from gateway.data.relay.no_shortcut import NoShortcut
 from gateway.data.sockets import calls, reactor, slices
 from gateway.data.sockets.inbound import SharedReadBuffer
 from gateway.data.worker.worker import DataPlane, DataWorker
-from gateway.parent_link import NO_ORIGIN, NewChannel
+from gateway.parent_link import NO_ORIGIN, NOTHING_KEPT, KeptState, NewChannel
 from gateway.storage.log_dirs import LogDirs
 from policies.fleet.page import SharedPage, page_size
 from policies.storage import Observation, ObservationFailed, Volume
@@ -168,17 +169,15 @@ class _OrderedSet(dict[Any, None]):
 class ParentEnd:
     """In the place of `gateway.parent_link.ParentLink`."""
 
-    def __init__(self, gateway: Gateway, process: Process, settings: bytes, *, was_up: bool) -> None:
+    def __init__(self, gateway: Gateway, process: Process, settings: bytes, kept: KeptState) -> None:
         self._gateway = gateway
         self._process = process
         self._sender, self._receiver = trio.open_memory_channel[tuple[NewChannel, ChannelEnd]](math.inf)
         self.leaving, self.stopping, self.started, self.reload = (trio.Event() for _ in range(4))
         self.drain_timeout_s = 0.0
         self.settings = settings
-        self.was_up = was_up
         self.origin = NO_ORIGIN
-        self.thresholds = b""  # worlds have no source of thresholds
-        self.gateways = gateway.known_gateways
+        self.kept = kept
         self.inherited = {
             name: (*address, gateway.network.listen(address)) for name, address in gateway.listeners.items()
         }
@@ -206,13 +205,10 @@ class ParentEnd:
     def request_reconnect(self, worker: int) -> None:
         self._gateway.agenda.after(0.1, self._gateway.connect_worker, worker)
 
-    def report_up(self) -> None:
-        self.was_up = self._gateway.was_up = True
-
     def adopt_config(self, message: Any) -> None: ...
 
-    def keep_gateways(self, gateways: int) -> None:
-        self._gateway.known_gateways = gateways
+    def keep(self, **changes: Any) -> None:
+        self.kept = self._gateway.kept = replace(self.kept, **changes)
 
     def report_health(self, problems: Any, lacking: Any) -> None:
         self._gateway.problems = tuple(problems)
@@ -254,8 +250,7 @@ class Gateway:
         self.host = f"gw{number}"
         self.listeners: dict[str, tuple[str, int]] = {}
         self.problems: tuple[str, ...] = ()
-        self.was_up = False
-        self.known_gateways = 1  # to its parent
+        self.kept = NOTHING_KEPT  # by its parent
         self.tell = tell
         self.spool_dir = folder / self.name
         self.metrics: GatewayMetrics | None = None
@@ -387,7 +382,7 @@ class Gateway:
 
     def _start_control(self) -> None:
         process = Process(f"{self.name}/control")
-        parent = ParentEnd(self, process, self._settings, was_up=self.was_up)
+        parent = ParentEnd(self, process, self._settings, self.kept)
         child = self.control = _Child(process, parent)
         self._controls += 1
         run_control: Any = app.run
@@ -409,7 +404,7 @@ class Gateway:
 
     def _start_worker(self, number: int) -> None:
         process = Process(f"{self.name}/worker-{number}")
-        parent = ParentEnd(self, process, b"", was_up=True)
+        parent = ParentEnd(self, process, b"", NOTHING_KEPT)
         child = self.workers[number] = _Child(process, parent)
 
         async def main() -> None:

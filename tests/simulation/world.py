@@ -24,6 +24,7 @@ import trio
 
 from gateway.control.policies.store import StoreError
 from gateway.control.storage.override import OVERRIDE_KEY
+from gateway.parent_link import NOTHING_KEPT
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import PolicyOperation
 from policies.storage import StorageOverride
@@ -903,7 +904,7 @@ class World:
         gateway.is_stopped, gateway.is_frozen = True, False
         self.network.close_listeners(list(gateway.listeners.values()))
         gateway.listeners.clear()
-        gateway.was_up, gateway.known_gateways = False, 1
+        gateway.kept = NOTHING_KEPT
         self.agenda.after(max(1.0, fault.seconds), self._start_gateway, gateway)
 
     def _gateway_restarted(self, fault: Fault) -> None:
@@ -915,7 +916,7 @@ class World:
         async def restart() -> None:
             await gateway.stop(10.0)
             await trio.sleep(1.0)
-            gateway.was_up, gateway.known_gateways = False, 1
+            gateway.kept = NOTHING_KEPT
             self._start_gateway(gateway)
 
         self._nursery.start_soon(restart)

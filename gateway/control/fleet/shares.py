@@ -116,10 +116,9 @@ class FleetControl:
         self._limits_in_use = LimitsInUse(PolicySet())
         self._workers: dict[int, _MemberWorker] = {}
         self._gateways = 0  # as sent to workers
-        self._keep_gateways = context.link.keep_gateways
-        self._kept_gateways = context.link.gateways  # by the parent
+        self._parent = context.link
         # As sent by an earlier control. If all workers ended with it, only the parent knows.
-        self._last_gateways = self._kept_gateways
+        self._last_gateways = context.link.kept.gateways
         self._renew_at = 0.0
         self._refreshed_at = self._clock()
         self._wake = trio.Event()
@@ -435,9 +434,8 @@ class FleetControl:
             self._publish_early(now)
             return
         gateways = self._allocator.gateway_count
-        if gateways != self._kept_gateways:
-            self._kept_gateways = gateways
-            self._keep_gateways(gateways)
+        if gateways != self._parent.kept.gateways:
+            self._parent.keep(gateways=gateways)
         if gateways == 1:
             self._publish_alone()
             return

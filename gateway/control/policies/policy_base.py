@@ -23,7 +23,7 @@ _decode_thresholds: Final = msgspec.json.Decoder(SourceThresholds).decode
 
 def find_kept_thresholds(context: ControlContext) -> SourceThresholds | None:
     """The thresholds that the operator's source gave an earlier control; None: none that are valid now."""
-    kept = context.link.thresholds
+    kept = context.link.kept.thresholds
     if not kept:
         return None
     thresholds: SourceThresholds = _decode_thresholds(kept)
@@ -72,4 +72,4 @@ class PolicyBase:
         while settings is not self._context.settings:  # else another configuration came in between
             settings = self._context.settings
             await self._policies.replace_base(self.of_settings(settings))
-        self._context.link.keep_thresholds(msgspec.json.encode(self._source_thresholds))
+        self._context.link.keep(thresholds=msgspec.json.encode(self._source_thresholds))

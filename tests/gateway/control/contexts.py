@@ -9,6 +9,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import trio
+from msgspec.structs import replace
 
 from gateway.config import Settings, parse_settings
 from gateway.control.context import ControlContext
@@ -20,7 +21,7 @@ from gateway.control.policies.store import PolicyStore
 from gateway.control.usage.usage_log import UsageLogWriter
 from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.workers import WorkerPool
-from gateway.parent_link import NO_ORIGIN, AdoptConfig, ConfigOrigin
+from gateway.parent_link import NO_ORIGIN, NOTHING_KEPT, AdoptConfig, ConfigOrigin
 from policies.definitions.policy_values import NO_IDS, TopicIds
 from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import TopicPlaces
@@ -33,7 +34,7 @@ class Parent:
 
     def __init__(self, origin: ConfigOrigin = NO_ORIGIN) -> None:
         self.origin = origin
-        self.thresholds, self.gateways = b"", 1
+        self.kept = NOTHING_KEPT
         self.reload, self.leaving = trio.Event(), trio.Event()
         self.reconnects: list[int] = []
         self.adopted: list[AdoptConfig] = []
@@ -47,11 +48,8 @@ class Parent:
     def adopt_config(self, message: AdoptConfig) -> None:
         self.adopted.append(message)
 
-    def keep_gateways(self, gateways: int) -> None:
-        self.gateways = gateways
-
-    def keep_thresholds(self, thresholds: bytes) -> None:
-        self.thresholds = thresholds
+    def keep(self, **changes: Any) -> None:
+        self.kept = replace(self.kept, **changes)
 
 
 class QuietCluster(PublishedCluster):

@@ -38,7 +38,7 @@ from gateway.control import app
 from gateway.control.cluster.metadata import ClusterMetadata, MetadataSource
 from gateway.control.outside import Outside
 from gateway.control.policies.store import FileStore, PolicyStore, RetriedStore, StoreError
-from gateway.parent_link import ConfigOrigin, NewChannel
+from gateway.parent_link import ConfigOrigin, KeptState, NewChannel
 from gateway.storage.source_view import VolumeSourceView
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import NO_IDS, PolicyKey, PolicyOperation, TopicIds
@@ -59,7 +59,7 @@ class PlayedParent(Parent):
 
     def __init__(self, origin: ConfigOrigin, was_up: bool) -> None:
         super().__init__(origin)
-        self.was_up = was_up
+        self.kept = KeptState(was_up)
         self.stopping, self.up = trio.Event(), trio.Event()
         self.drain_timeout_s = 1.0
         self.inherited: dict[str, Any] = {}
@@ -78,8 +78,10 @@ class PlayedParent(Parent):
     async def next_channel(self) -> tuple[NewChannel, socket.socket]:
         return await self._channels.receive()
 
-    def report_up(self) -> None:
-        self.up.set()
+    def keep(self, **changes: Any) -> None:
+        super().keep(**changes)
+        if "was_up" in changes:
+            self.up.set()
 
     def report_health(self, problems: Sequence[str], lacking: Sequence[str]) -> None:
         self.health = problems, lacking
@@ -183,7 +185,7 @@ async def playing(
     """`thresholds`: what an earlier control left."""
     play = Play(path, text, was_up)
     play.outside.store_opens = opens
-    play.parent.thresholds = thresholds
+    play.parent.keep(thresholds=thresholds)
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(play.run)
@@ -315,8 +317,8 @@ async def test_a_new_control_begins_with_the_last_thresholds_of_a_source_that_is
     monkeypatch.setattr("gateway.control.outside.load_plugin", lambda *_: source)
     text = "thresholds: {total.bytes.in.per.sec.threshold: 1000, source: mine, interval: 100ms}\n"
     async with playing(tmp_path, text) as play:
-        await until(lambda: play.parent.thresholds)
-        kept = play.parent.thresholds
+        await until(lambda: play.parent.kept.thresholds)
+        kept = play.parent.kept.thresholds
     source.said = ObservationFailed("away")
     async with playing(tmp_path, text, was_up=True, thresholds=kept) as play:
         await until(lambda: ThresholdPolicy in itertools.chain(*play.kinds) and "away" in caplog.text)

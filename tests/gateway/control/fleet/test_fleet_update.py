@@ -11,7 +11,7 @@ from gateway import config
 from gateway.control import app
 from gateway.control.outside import Outside
 from gateway.kafka import topic_names
-from gateway.parent_link import NO_ORIGIN
+from gateway.parent_link import NO_ORIGIN, NOTHING_KEPT
 from policies.fleet.keys import group_key
 from policies.fleet.shares import LimitDemand
 from tests.gateway.control.fleet.exchange.test_fleet_reports import boot, trio_of
@@ -99,7 +99,7 @@ def test_control_publishes_as_the_settings_say(tmp_path: Path, given: str, excha
     settings = config.parse_settings(f"{UPSTREAM}usage_log: {{spool_dir: {tmp_path}}}\n{given}")
     control = app._ControlProcess(
         settings,
-        Mock(was_up=False, origin=NO_ORIGIN, thresholds=b"", gateways=1),
+        Mock(origin=NO_ORIGIN, kept=NOTHING_KEPT),
         Outside().make_components(settings),
         lambda settings: None,
     )
