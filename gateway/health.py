@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import selectors
@@ -26,7 +25,7 @@ from typing import Final
 import trio
 
 from gateway.log.log_bound import LogRateLimiter
-from gateway.system.sockets import network_of_peer
+from gateway.system.sockets import CLIENT_GONE, network_of_peer
 
 log = logging.getLogger("gateway.health")
 
@@ -41,7 +40,6 @@ EXCHANGE_S: Final = 2.0  # from the connection to the whole request
 ACCEPT_BATCH: Final = 64
 PAUSE_S: Final = 0.1
 REPEAT_S: Final = 60.0  # the same line is logged once in this time
-_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -159,7 +157,7 @@ class HealthServer:
             except BlockingIOError:
                 return True
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in CLIENT_GONE:
                     continue
                 self._log_limited("shortage", f"the health port can't accept just now: {error.strerror or error}")
                 return False

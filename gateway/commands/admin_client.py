@@ -18,7 +18,7 @@ from urllib.parse import quote
 from gateway import config
 from gateway.access_tokens.tokens import FILE_VARIABLE, read_first_token
 from gateway.commands.output import add_format_arguments, render_response, replace_unprintable
-from gateway.http.admin_api import AdminRequest, ApiError, decode_response
+from gateway.http.admin_api import USER_HEADER, AdminRequest, ApiError, decode_response
 from gateway.http.http_client import HttpError, HttpResponse, TlsError, TlsFault, fetch_url
 from gateway.system.hosts import holds_credentials
 from gateway.tls.certificates import CertificateError, check_certificates, load_chain
@@ -28,7 +28,6 @@ DEFAULT_URL: Final = "http://127.0.0.1:9190"
 TIMEOUT_S: Final = 10.0
 CHANGE_TIMEOUT_S: Final = 60.0  # a change is one transaction; its coordinator may have to be found first
 MAX_RESPONSE_BYTES: Final = 100 * 2**20  # far beyond all topics and policies of a cluster
-USER_HEADER: Final = "Produce-Gateway-User"  # who runs the command, percent-encoded
 _OTHER_SERVER: Final = "does not answer as a gateway's admin server does"
 _HINTS: Final[Mapping[TlsFault, str]] = {
     "untrusted": ": --ca FILE names its authority",

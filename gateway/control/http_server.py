@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import socket
 from collections import Counter
@@ -31,7 +30,7 @@ from gateway.control.access.admin_tls import AdminTls
 from gateway.control.access.gate import CERTIFICATE_KEY
 from gateway.control.internal_errors import ADMIN_SERVER, InternalErrors
 from gateway.log.log_bound import LogRateLimiter
-from gateway.system.sockets import network_of_peer
+from gateway.system.sockets import CLIENT_GONE, network_of_peer
 
 log = logging.getLogger("gateway.control")
 
@@ -51,7 +50,6 @@ LINGER_S: Final = 1.0
 SHORTAGE_PAUSE_S: Final = 0.1
 REPEAT_S: Final = 10.0  # for each reason one line is logged in so long, and the number of others
 READ_BYTES: Final = 64 * 1024
-_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 _LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 REASONS: Final[Mapping[Reason, str]] = {
     "address": f"more than {MAX_PER_ADDRESS} connections of this address: the one that waited longest was ended",
@@ -110,7 +108,7 @@ class _HttpServer:
                     try:
                         client, peer = await listening.accept()
                     except OSError as error:  # of a shortage the acceptor says so in the log
-                        await trio.sleep(0 if error.errno in _GONE else SHORTAGE_PAUSE_S)
+                        await trio.sleep(0 if error.errno in CLIENT_GONE else SHORTAGE_PAUSE_S)
                         continue
                     with self._errors.contain_errors(ADMIN_SERVER, peer[0]):
                         connection = _HttpConnection(client, peer[:2], self._application)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
+
+USER_HEADER: Final = "Produce-Gateway-User"  # the user of a command, percent-encoded; not verified
 
 
 class ApiError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import socket
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 Networks: TypeAlias = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
+CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})  # accepting: the next one is there
 _LINGER_NONE: Final = struct.pack("ii", 1, 0)  # struct linger: nothing is sent any more, the other side sees a reset
 
 

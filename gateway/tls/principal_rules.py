@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.tls.java_patterns import LINE_TERMINATORS, JavaPatternError, compile_java
 from protocol.authentication.distinguished_name import UnreadableName, subject_of
-from protocol.rewriting.identity import UnusableName, principal_name
+from protocol.rewriting.identity import JAVA_TRIMMED, UnusableName, principal_name
 
 ANONYMOUS: Final = "User:ANONYMOUS"  # as Kafka calls a client that has not authenticated
 DEFAULT_RULE: Final = "DEFAULT"
@@ -25,7 +25,6 @@ _SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|{_END})", re.ASCII)
 _PARSER: Final = re.compile(_RULE, re.ASCII)
 _REFERENCE: Final = re.compile(r"\$([0-9]+)")
 _NAMED: Final = re.compile(r"\$\{([A-Za-z][A-Za-z0-9]*)\}")
-_TRIMMED: Final = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
 _OUTSIDE_BMP: Final = 0xF0  # the least first byte in UTF-8
 
 
@@ -53,7 +52,7 @@ class PrincipalRules:
         """
         if len(text) > MAX_RULES_CHARS:
             raise RuleError(f"{len(text)} characters, {MAX_RULES_CHARS} are the most")
-        rules = map(_parse_rule, (match[1] for match in _SPLITTER.finditer(text.strip(_TRIMMED))))
+        rules = map(_parse_rule, (match[1] for match in _SPLITTER.finditer(text.strip(JAVA_TRIMMED))))
         self._rules = [rule for rule in rules if rule is not None]
         if not self._rules:
             raise RuleError(

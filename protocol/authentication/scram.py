@@ -15,6 +15,8 @@ import re
 from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
+from protocol.rewriting.identity import SCRAM_NAME
+
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MIN_ITERATIONS: Final = 4096  # RFC 7677, 4; Kafka takes no less either
 MAX_ITERATIONS: Final = 1_000_000  # half a second
@@ -26,11 +28,11 @@ _KAFKA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{19,25}")
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 # As ScramMessages has them, and as in identity.py: no two parts can match the same bytes, and none is possessive.
-_PLAIN = rb"[\x01-\x2B\x2D-\x3C\x3E-\x7F]"  # anything but ',' and '='
-_NAME = rb"(?:" + _PLAIN + rb"|=2C|=3D)" + _PLAIN + rb"*(?:=(?:2C|3D)" + _PLAIN + rb"*)*"
 _NONCE = rb"[\x21-\x2B\x2D-\x7E]+"
 _MORE = rb"((?:,(?!p=)[A-Za-z]+=[\x01-\x2B\x2D-\x7F]+)*)"
-_FIRST = re.compile(rb"(n,(?:a=(" + _NAME + rb"))?,)(n=(" + _NAME + rb"),r=(" + _NONCE + rb")" + _MORE + rb")")
+_FIRST = re.compile(
+    rb"(n,(?:a=(" + SCRAM_NAME + rb"))?,)(n=(" + SCRAM_NAME + rb"),r=(" + _NONCE + rb")" + _MORE + rb")"
+)
 _FINAL = re.compile(rb"(c=([A-Za-z0-9+/]+=*),r=(" + _NONCE + rb")" + _MORE + rb"),p=([A-Za-z0-9+/]+=*)")
 
 

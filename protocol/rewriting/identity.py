@@ -44,18 +44,18 @@ _SASL_FLEXIBLE = 2
 _SCRAM = frozenset((b"SCRAM-SHA-256", b"SCRAM-SHA-512"))
 _MECHANISMS = _SCRAM | {b"PLAIN", b"OAUTHBEARER", b"GSSAPI"}
 _SPECIAL = frozenset((b"auth", b"tokenauth"))  # keys that decide whom a message names
-_TRIMMED = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
+JAVA_TRIMMED: Final = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes
 _URL_TO_BASE64 = bytes.maketrans(b"-_", b"+/")
 
 # No two parts of a pattern can match the same bytes, so none takes longer than its message is long. Not by possessive
 # repetition: in Python up to 3.11.4 it fails where it should match.
 _PLAIN = rb"[\x01-\x2B\x2D-\x3C\x3E-\x7F]"  # anything but ',' and '='
-_NAME = rb"(?:" + _PLAIN + rb"|=2C|=3D)" + _PLAIN + rb"*(?:=(?:2C|3D)" + _PLAIN + rb"*)*"
+SCRAM_NAME: Final = rb"(?:" + _PLAIN + rb"|=2C|=3D)" + _PLAIN + rb"*(?:=(?:2C|3D)" + _PLAIN + rb"*)*"
 _SCRAM_FIRST = re.compile(
-    rb"n,(?:a=" + _NAME + rb")?,(m=[\x01-\x2B\x2D-\x7F]+,)?n=(" + _NAME + rb"),r=[\x21-\x2B\x2D-\x7E]+"
+    rb"n,(?:a=" + SCRAM_NAME + rb")?,(m=[\x01-\x2B\x2D-\x7F]+,)?n=(" + SCRAM_NAME + rb"),r=[\x21-\x2B\x2D-\x7E]+"
     rb"((?:,[A-Za-z]+=[\x01-\x2B\x2D-\x7F]+)*)"
 )
-_BEARER_FIRST = re.compile(rb"n,(?:a=" + _NAME + rb")?,\x01((?:[A-Za-z]+=[\x21-\x7E \t\r\n]+\x01)*)\x01")
+_BEARER_FIRST = re.compile(rb"n,(?:a=" + SCRAM_NAME + rb")?,\x01((?:[A-Za-z]+=[\x21-\x7E \t\r\n]+\x01)*)\x01")
 _BEARER_AUTH = re.compile(rb"(?i:bearer) +([-_~+/.a-zA-Z0-9]+=*)")
 
 
@@ -343,7 +343,7 @@ def _jwt_principal(jwt: bytes) -> str:
     subject = subjects[0]
     if len(subjects) > 1 or not isinstance(subject, str):
         raise AmbiguousIdentity("a JWT whose sub is there twice, or is not a string")  # one validator makes true "true"
-    if subject != subject.strip(_TRIMMED):
+    if subject != subject.strip(JAVA_TRIMMED):
         raise AmbiguousIdentity("a JWT whose sub begins or ends with a space")  # one validator trims it, the other not
     if any(name == "cty" for name, _ in header):
         raise AmbiguousIdentity("a JWT that may hold another one (RFC 7519, 5.2)")

@@ -17,13 +17,13 @@ import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.control.access.gate import AccessGate
+from gateway.control.access.rules import METRICS_PATH
 from gateway.control.asgi import send_response
 from gateway.control.http_server import Application
 from gateway.health import LIVE_PATH, READY_PATH, encode_readiness
 from gateway.system.hosts import is_own_host
 
 Answer = tuple[int, str, bytes | Sequence[bytes]]  # status, content type, body: whole, or in pieces
-METRICS_PATH: Final = "/metrics"
 API_PATHS: Final = ("/v1/", "/admin/v2/", "/openapi.json")
 CONSOLE_PATHS: Final = ("/console", "/login", "/logout")  # and "/"
 HEALTH_PATHS: Final = (LIVE_PATH, READY_PATH)  # also on the health port, which others' load doesn't reach

@@ -33,7 +33,7 @@ from policies.text import one_line
 log = logging.getLogger("gateway.fleet")
 
 ALLOCATE_INTERVAL_S: Final = 0.1
-IDLE_INTERVAL_S: Final = 0.4  # while nothing changes; less than MAX_STEP_S, as a sleep may take longer
+SETTLED_INTERVAL_S: Final = 0.4  # while nothing changes; less than MAX_STEP_S, as a sleep may take longer
 VALID_CYCLES: Final = 3  # so long shares hold without being renewed …
 LEAST_VALID_S: Final = 5.0  # … but a control that was killed should be there again before …
 LEAST_SHARED_S: Final = 3.0  # … and other gateways don't wait for it
@@ -383,7 +383,7 @@ class FleetControl:
                 swept_at = now
                 self.forget_idle_limits()
             self._is_idle = self._is_settled
-            interval_s = IDLE_INTERVAL_S if self._is_idle else 0.0 if self.is_behind else ALLOCATE_INTERVAL_S
+            interval_s = SETTLED_INTERVAL_S if self._is_idle else 0.0 if self.is_behind else ALLOCATE_INTERVAL_S
             with trio.move_on_after(interval_s):
                 await self._wake.wait()
             self._is_idle = False

@@ -34,7 +34,7 @@ from policies.text import one_line
 log = logging.getLogger("gateway.control")
 
 LINE_CHARS: Final = 1000  # of a fault, in the log and for the API
-IDLE_INTERVAL_S: Final = 5.0  # while the file is not looked at: until it is asked whether it is to be
+UNWATCHED_INTERVAL_S: Final = 5.0  # while the file is not looked at: until it is asked whether it is to be
 DOOR: Final = "reload"
 BY_FILE: Final = ChangeSource("file", DOOR)
 BY_SIGNAL: Final = ChangeSource("SIGHUP", DOOR)
@@ -123,7 +123,7 @@ class ConfigReloader:
             await self.reload_config(BY_FILE)
         while True:
             interval_s = self._context.settings.reload_interval
-            await trio.sleep(interval_s or IDLE_INTERVAL_S)
+            await trio.sleep(interval_s or UNWATCHED_INTERVAL_S)
             if interval_s and self._settled_files.is_settled_change(await self._read_file_states()):
                 await self.reload_config(BY_FILE)
 

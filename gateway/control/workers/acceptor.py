@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import logging
 import socket
@@ -17,6 +16,7 @@ from gateway.control.context import ControlContext
 from gateway.control.internal_errors import ACCEPT
 from gateway.control.workers.workers import WorkerPool
 from gateway.system.sockets import (
+    CLIENT_GONE,
     Networks,
     address_text,
     host_of_peer,
@@ -29,7 +29,6 @@ log = logging.getLogger("gateway.control")
 
 # Errors of accept(2) for a client that is gone again. Everything else (EMFILE, ENFILE, ENOMEM, …) is a shortage, which
 # passes, but not at once.
-CLIENT_GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 PAUSE_S: Final = 0.1
 REPEAT_S: Final = 10.0  # the same complaint is logged once in this time
 

@@ -15,10 +15,10 @@ from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.admin.rest.facts import TrafficFacts
 from gateway.control.admin.rest.models import MAX_NAME, Validation
+from gateway.http.admin_api import USER_HEADER
 from gateway.system.sockets import address_text
 from policies.definitions.policy_records import ChangeSource
 
-USER_HEADER: Final = "produce-gateway-user"  # the user of a command, percent-encoded; not verified
 DAY_S: Final = 86400.0
 TEMPORARY_S: Final = 7 * DAY_S  # an on-call's: until the next working day, and not for ever
 

@@ -21,10 +21,10 @@ from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
 from gateway.control.fleet.shares import (
     ALLOCATE_INTERVAL_S,
-    IDLE_INTERVAL_S,
     MAX_ALLOCATED,
     MAX_LOOKED_UP,
     MAX_REPORTED,
+    SETTLED_INTERVAL_S,
     SILENT_S,
     FleetControl,
 )
@@ -833,7 +833,7 @@ class Looks:
         return await self._count(10.0) >= 0.9 * 10.0 / ALLOCATE_INTERVAL_S
 
     async def are_seldom(self) -> bool:
-        return await self._count(10.0) <= 1.1 * 10.0 / IDLE_INTERVAL_S
+        return await self._count(10.0) <= 1.1 * 10.0 / SETTLED_INTERVAL_S
 
     async def _count(self, seconds: float) -> int:
         before = len(self.times)
