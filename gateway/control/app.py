@@ -32,7 +32,6 @@ from gateway.control.fleet.shares import FleetControl
 from gateway.control.gateway_health import GatewayHealth
 from gateway.control.http_server import Application, serve_http
 from gateway.control.internal_errors import InternalErrors
-from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.reload import ConfigReloader
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.outside import Outside
@@ -181,8 +180,7 @@ class _ControlProcess:
         self._acceptor = ConnectionAcceptor(context, self._workers)
         self._cluster = ClusterMonitor(context, cluster_source, BrokerListeners(context, self._acceptor))
 
-        switch = ConfigSwitch(context, self._workers)
-        self._reloader = ConfigReloader(context, self._policies, self._policy_base, switch)
+        self._reloader = ConfigReloader(context, self._policies, self._policy_base, self._workers)
         sources = components, self._usage_pipeline, self._policies, self._cluster, self._fleet
         self._health = GatewayHealth(context, self._workers, self._cluster, self._fleet, sources)
         self._subscribe(configure)
@@ -194,7 +192,7 @@ class _ControlProcess:
         metrics, snapshots, storage = self._context.metrics, self._snapshots, self._storage_service
         usage_log = self._usage_log
 
-        # Within one message to each worker (ConfigSwitch), with the policies behind it.
+        # Within one message to each worker (ConfigReloader), with the policies behind it.
         configuration.subscribe("addresses of brokers", self._cluster.apply_settings)
         configuration.subscribe("storage", lambda _: storage.refresh())
         configuration.subscribe("workers", snapshots.publish_settings)

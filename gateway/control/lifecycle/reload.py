@@ -1,15 +1,17 @@
 # Reads the configuration again while the gateway runs: when SIGHUP or the API asks for it, and when its
 # file has changed. A file with a fault changes nothing; what is wrong with it is said as `check` says it. What is right
-# holds at once, in control and in every worker as a whole (config_switch.py), and what takes a restart is named.
+# holds at once, in control and in every worker as a whole, and what takes a restart is named.
 #
-# Knows no sockets, and not what becomes of a configuration.
+# Which keys may be others than before is gateway/config/changes.py's; the effect of each is that of a follower of the
+# configuration (app.py). Knows no sockets.
 
 from __future__ import annotations
 
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -19,13 +21,13 @@ from msgspec.structs import replace
 from gateway import config
 from gateway.config import ConfigExamination, Settings
 from gateway.control.context import ControlContext
-from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.examination import TO_SERVE
 from gateway.control.lifecycle.file_watch import SettledFiles, is_any_newer, read_file_states
 from gateway.control.policies.policy_base import PolicyBase
 from gateway.control.policies.service import PolicyService
 from gateway.control.policies.store import StoreError
-from gateway.parent_link import ConfigOrigin
+from gateway.control.workers.workers import WorkerPool
+from gateway.parent_link import AdoptConfig, ConfigOrigin
 from gateway.system import cores
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_values import PolicyError
@@ -81,14 +83,14 @@ class ConfigReloader:
         context: ControlContext,
         policies: PolicyService,
         base: PolicyBase,
-        switch: ConfigSwitch,
+        workers: WorkerPool,
         examine: Callable[[Path], ConfigExamination] = examine_to_serve,
     ) -> None:
         origin = context.link.origin
         self._context = context
         self._policies = policies
         self._base = base
-        self._config_switch = switch
+        self._workers = workers
         self._examine = examine
         self._origin = origin
         self._reload_lock = trio.Lock()
@@ -194,12 +196,12 @@ class ConfigReloader:
             base = self._base.of_settings(changes.settings)
         except PolicyError as error:
             raise _ReloadRefused("refused", [f"thresholds.source: {error}"]) from error
-        around = functools.partial(self._config_switch.switch_to, changes.settings, self._origin)
+        around = functools.partial(self._switch_to, changes.settings, self._origin)
         try:
             await self._policies.replace_base(base, source, around)
         except Exception:  # some parts have the new one, others haven't
             self._origin = former_origin
-            back = functools.partial(self._config_switch.switch_to, running, former_origin)
+            back = functools.partial(self._switch_to, running, former_origin)
             # Made now: the source of thresholds may have others meanwhile.
             await self._policies.replace_base(self._base.of_settings(running), None, back)
             raise
@@ -208,6 +210,25 @@ class ConfigReloader:
             if warning not in before:
                 log.warning("%s", warning)
         return ReloadResult("applied", self._context.now_ms(), changed=changes.live)
+
+    @contextmanager
+    def _switch_to(self, settings: Settings, origin: ConfigOrigin) -> Iterator[None]:
+        """The configuration takes effect together with the policies that are published within, in all parts of control
+        at once and in each worker at once: nothing in here waits. The parent then keeps it for the next control.
+        """
+        facts = self._context.facts
+        with self._workers.batch_snapshots():
+            facts.configuration.publish(settings)
+            yield
+            facts.policies.publish(facts.policies.latest)  # how they are enforced is the configuration's
+        self._context.link.adopt_config(
+            AdoptConfig(
+                settings.model_dump_json(by_alias=True).encode(),
+                origin,
+                settings.shutdown_delay,
+                settings.drain_timeout,
+            )
+        )
 
     def _record_pending(self, pending: tuple[str, ...]) -> None:
         if pending and pending != self.state.pending:

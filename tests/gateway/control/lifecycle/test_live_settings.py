@@ -58,7 +58,7 @@ VALUES: Final[dict[str, Any]] = {
     "listener.ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/, DEFAULT",
     "log.levels": {"gateway.policy": "debug"},
 }
-# Those that workers needn't know; config_switch.py gives them to the parts of control that go by them.
+# Those that workers needn't know; reload.py gives them to the parts of control that go by them.
 CONTROL_S_OWN: Final = {
     "upstream.metadata_refresh",
     "listener.advertised_port", "listener.brokers.NAME.advertised_host", "listener.brokers.NAME.advertised_port",

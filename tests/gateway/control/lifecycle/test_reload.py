@@ -20,7 +20,6 @@ from pytest_trio import trio_fixture
 from gateway import channel
 from gateway.commands.views import commands as views
 from gateway.config import ConfigExamination, Settings, examine_config
-from gateway.control.lifecycle.config_switch import ConfigSwitch
 from gateway.control.lifecycle.reload import BY_FILE, BY_SIGNAL, ConfigReloader
 from gateway.control.policies.policy_base import PolicyBase
 from gateway.control.policies.store import FileStore
@@ -70,8 +69,7 @@ class Control:
     def make_reloader(self) -> ConfigReloader:
         workers: Any = self.told
         base = PolicyBase(self.context, self.service)
-        switch = ConfigSwitch(self.context, workers)
-        return ConfigReloader(self.context, self.service, base, switch, lambda path: examine_config(path, environ={}))
+        return ConfigReloader(self.context, self.service, base, workers, lambda path: examine_config(path, environ={}))
 
     @property
     def settings(self) -> Settings:
