@@ -317,10 +317,8 @@ def _field_reader(field: MessageField) -> _Read:
 def _read_array(
     one: _Read, nullable: bool, buf: Buffer, pos: int, end: int, version: int, flexible: bool
 ) -> tuple[Any, int]:
-    count, pos = (wire.read_compact_count if flexible else wire.read_array_count)(buf, pos, end)
+    count, pos = (wire.read_count if nullable else wire.read_nonnull_count)(buf, pos, end, flexible)
     if count < 0:
-        if not nullable:
-            raise MalformedFrame("null in place of an array")
         return None, pos
     rows: list[Any] = []
     try:
@@ -354,9 +352,7 @@ def _read_nullable_text(buf: Buffer, pos: int, end: int, _version: int, flexible
 
 
 def _read_bytes(buf: Buffer, pos: int, end: int, _version: int, flexible: bool) -> tuple[bytes, int]:
-    size, pos = (wire.read_compact_count if flexible else wire.read_array_count)(
-        buf, pos, end
-    )  # lengths and counts look alike
+    size, pos = wire.read_count(buf, pos, end, flexible)  # lengths and counts look alike
     if size < 0:
         raise MalformedFrame("null in place of bytes")
     return bytes(buf[pos : pos + size]), pos + size
@@ -440,9 +436,8 @@ def _put_array(field: MessageField, one: _Put, value: Any, version: int, flexibl
     if value is None:
         if not field.nullable:
             raise ValueError(f"{field.name}: null in place of an array")
-        return b"\0" if flexible else wire.INT32.pack(-1)
-    count = wire.put_uvarint(len(value) + 1) if flexible else wire.INT32.pack(len(value))
-    return count + b"".join([one(row, version, flexible) for row in value])
+        return wire.put_count(-1, flexible)
+    return wire.put_count(len(value), flexible) + b"".join([one(row, version, flexible) for row in value])
 
 
 def _put_number(
@@ -455,7 +450,7 @@ def _put_number(
 
 
 def _put_bytes(value: bytes, _version: int, flexible: bool) -> bytes:
-    return (wire.put_uvarint(len(value) + 1) if flexible else wire.INT32.pack(len(value))) + value
+    return wire.put_count(len(value), flexible) + value
 
 
 def _put_uuid(value: bytes, _version: int, _flexible: bool) -> bytes:

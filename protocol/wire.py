@@ -135,6 +135,19 @@ def read_compact_count(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     return count - 1, pos
 
 
+def read_count(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, int]:
+    """The count of an array in either form; -1 is null."""
+    return read_compact_count(buf, pos, end) if flexible else read_array_count(buf, pos, end)
+
+
+def read_nonnull_count(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, int]:
+    """The same of an array that can't be null."""
+    count, pos = read_count(buf, pos, end, flexible)
+    if count < 0:
+        raise MalformedFrame("null in place of an array")
+    return count, pos
+
+
 def read_tags(buf: Buffer, pos: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
     """A section of tagged fields as [(tag, start of its value, end of its value)], in the order of the wire."""
     count, pos = _read_tag_count(buf, pos, end)
@@ -199,6 +212,11 @@ def put_uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def put_count(count: int, flexible: bool) -> bytes:
+    """The count of an array in either form; -1 is null."""
+    return put_uvarint(count + 1) if flexible else INT32.pack(count)
 
 
 def put_string(value: bytes | None) -> bytes:

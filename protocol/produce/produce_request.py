@@ -120,7 +120,7 @@ def strip_partitions(buf: Buffer, start: int, end: int, drop: Set[tuple[bytes, i
     walked = _walk_request(buf, start, end)
     if not any((topic.key, partition.number) not in drop for topic in walked.topics for partition in topic.partitions):
         return None
-    view = memoryview(buf)
+    flexible, view = walked.version >= PRODUCE_FLEXIBLE, memoryview(buf)
     parts: list[Buffer] = [b"\0\0\0\0", view[start : walked.count_at]]
     topics: list[Buffer] = []
     left = len(walked.topics)
@@ -129,7 +129,7 @@ def strip_partitions(buf: Buffer, start: int, end: int, drop: Set[tuple[bytes, i
         if len(kept) == len(topic.partitions):
             topics.append(view[topic.start : topic.end])
         elif kept:
-            topics += (view[topic.start : topic.count_at], _put_count(walked.version, len(kept)))
+            topics += (view[topic.start : topic.count_at], wire.put_count(len(kept), flexible))
             topics += [view[partition.start : partition.end] for partition in kept]
             topics.append(view[topic.tags_at : topic.end])
         else:
@@ -137,15 +137,11 @@ def strip_partitions(buf: Buffer, start: int, end: int, drop: Set[tuple[bytes, i
     if left == len(walked.topics):
         parts.append(view[walked.count_at : walked.first_at])
     else:
-        parts.append(_put_count(walked.version, left))
+        parts.append(wire.put_count(left, flexible))
     parts += topics
     parts.append(view[walked.tags_at : end])
     parts[0] = wire.INT32.pack(sum(map(len, parts)) - 4)
     return b"".join(parts)
-
-
-def _put_count(version: int, count: int) -> bytes:
-    return wire.put_uvarint(count + 1) if version >= PRODUCE_FLEXIBLE else wire.INT32.pack(count)
 
 
 # --- step by step -----------------------------------------------------------------------------------------------------
@@ -222,7 +218,7 @@ def _walk_request(buf: Buffer, start: int, end: int, most: int = sys.maxsize) ->
     version, client_id, transactional_id, acks, pos = _walk_head(buf, start, end)
     flexible = version >= PRODUCE_FLEXIBLE
     count = wire.skip_bytes(pos, 4, end)  # the timeout
-    left, first = _read_array_count(buf, count, end, flexible)
+    left, first = wire.read_nonnull_count(buf, count, end, flexible)
     room = min(most, (end - start) // BATCH_HEADER + _MAX_EMPTY)
     if left > room:
         raise _too_many(left, room)
@@ -249,16 +245,20 @@ def _too_many(count: int, room: int) -> TooManyPartitions:
     return TooManyPartitions(f"{count} topics or partitions, where a request of this size may have {room} more")
 
 
+def read_topic_key(buf: Buffer, pos: int, end: int, version: int) -> tuple[bytes, int]:
+    """A topic's name, or from v13 on its id, as requests and answers have it."""
+    if version >= PRODUCE_TOPIC_IDS:
+        return wire.read_uuid(buf, pos, end)
+    name, pos = (wire.read_compact_string if version >= PRODUCE_FLEXIBLE else wire.read_string)(buf, pos, end)
+    if name is None:
+        raise MalformedFrame("a topic without a name")
+    return name, pos
+
+
 def _walk_topic(buf: Buffer, start: int, end: int, version: int, room: int) -> _RequestTopic:
     flexible = version >= PRODUCE_FLEXIBLE
-    key: bytes | None
-    if version >= PRODUCE_TOPIC_IDS:
-        key, count = wire.read_uuid(buf, start, end)
-    else:
-        key, count = (wire.read_compact_string if flexible else wire.read_string)(buf, start, end)
-    if key is None:
-        raise MalformedFrame("a topic without a name")
-    left, pos = _read_array_count(buf, count, end, flexible)
+    key, count = read_topic_key(buf, start, end, version)
+    left, pos = wire.read_nonnull_count(buf, count, end, flexible)
     if (left or 1) > room:
         raise _too_many(left, room)
     partitions = []
@@ -281,10 +281,3 @@ def _walk_partition(buf: Buffer, start: int, end: int, flexible: bool) -> _Parti
     if flexible:
         pos = wire.skip_tags(buf, pos, end)
     return _PartitionSpan(index, start, records, size, pos)
-
-
-def _read_array_count(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, int]:
-    count, pos = (wire.read_compact_count if flexible else wire.read_array_count)(buf, pos, end)
-    if count < 0:
-        raise MalformedFrame("null in place of an array")
-    return count, pos

@@ -28,7 +28,7 @@ from protocol.api import (
     PRODUCE_LOG_START,
     PRODUCE_TOPIC_IDS,
 )
-from protocol.produce.produce_request import gather_partitions
+from protocol.produce.produce_request import gather_partitions, read_topic_key
 from protocol.wire import Buffer, MalformedFrame
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def local_response(version: int, correlation_id: int, rows: Sequence[PartitionEr
         raise ValueError(f"Produce v{version}, v{_MIN} to v{_MAX} are spoken")
     flexible = version >= PRODUCE_FLEXIBLE
     topics = _rows_by_topic(rows)
-    parts = [wire.INT32.pack(correlation_id), wire.NO_TAGS if flexible else b"", _put_count(len(topics), flexible)]
+    parts = [wire.INT32.pack(correlation_id), wire.NO_TAGS if flexible else b"", wire.put_count(len(topics), flexible)]
     parts += [_put_topic(topic, of_topic, version) for topic, of_topic in topics.items()]
     parts += (wire.INT32.pack(throttle_ms), wire.NO_TAGS if flexible else b"")
     return wire.with_size_prefix(b"".join(parts))
@@ -108,7 +108,7 @@ def merge_response(
         if more is None:
             topics.append(view[topic.start : topic.end])
         else:
-            topics += (view[topic.start : topic.count_at], _put_count(len(topic.partitions) + len(more), flexible))
+            topics += (view[topic.start : topic.count_at], wire.put_count(len(topic.partitions) + len(more), flexible))
             topics.append(view[topic.first_at : topic.tags_at])
             topics += [_put_partition(row, version) for row in more]
             topics.append(view[topic.tags_at : topic.end])
@@ -116,7 +116,7 @@ def merge_response(
     throttle = max(throttle_ms, walked.throttle_ms)
     parts: list[Buffer] = [view[start : walked.count_at]]
     if ours:
-        parts.append(_put_count(len(walked.topics) + len(ours), flexible))
+        parts.append(wire.put_count(len(walked.topics) + len(ours), flexible))
     else:
         parts.append(view[walked.count_at : walked.first_at])
     parts += (*topics, wire.INT32.pack(throttle), view[walked.throttle_at + 4 : end])
@@ -146,7 +146,7 @@ def rewrite_endpoints(buf: Buffer, start: int, end: int, version: int, addresses
 def _replace_addresses(value: bytes, addresses: Addresses) -> tuple[bytes, int]:
     # node id, host, port, rack, tagged fields: only host and port are ours to change.
     end = len(value)
-    count, pos = _read_array_count(value, 0, end, flexible=True)
+    count, pos = wire.read_nonnull_count(value, 0, end, flexible=True)
     endpoints = []
     for _ in range(count):
         at = pos
@@ -162,7 +162,7 @@ def _replace_addresses(value: bytes, addresses: Addresses) -> tuple[bytes, int]:
             address = wire.put_compact_string(new_host) + wire.INT32.pack(new_port)
             endpoints.append(value[at : at + 4] + address + value[rack_at:pos])
     wire.check_end(pos, end)
-    return _put_count(len(endpoints), flexible=True) + b"".join(endpoints), len(endpoints)
+    return wire.put_count(len(endpoints), flexible=True) + b"".join(endpoints), len(endpoints)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _put_topic(key: bytes, rows: list[PartitionError], version: int) -> bytes:
     if version < PRODUCE_TOPIC_IDS:
         key = wire.put_compact_string(key) if flexible else wire.put_string(key)
     partitions = [_put_partition(row, version) for row in rows]
-    return b"".join((key, _put_count(len(rows), flexible), *partitions, wire.NO_TAGS if flexible else b""))
+    return b"".join((key, wire.put_count(len(rows), flexible), *partitions, wire.NO_TAGS if flexible else b""))
 
 
 _pack_refused = struct.Struct(">ihqq").pack  # index, error code, base offset, log append time
@@ -194,13 +194,9 @@ def _put_partition(row: PartitionError, version: int) -> bytes:
     if version >= PRODUCE_ERROR_TEXT:
         text = None if message is None else message[:_MAX_TEXT].encode(errors="replace")
         flexible = version >= PRODUCE_FLEXIBLE
-        put += _put_count(0, flexible)  # record errors
+        put += wire.put_count(0, flexible)  # record errors
         put += wire.put_compact_string(text) + wire.NO_TAGS if flexible else wire.put_string(text)
     return put
-
-
-def _put_count(count: int, flexible: bool) -> bytes:
-    return wire.put_uvarint(count + 1) if flexible else wire.INT32.pack(count)
 
 
 # --- step by step -----------------------------------------------------------------------------------------------------
@@ -241,7 +237,7 @@ def _walk_response(buf: Buffer, start: int, end: int, version: int) -> _Response
     count_at = wire.skip_bytes(start, 4, end)  # the correlation id
     if flexible:
         count_at = wire.skip_tags(buf, count_at, end)
-    left, first_at = _read_array_count(buf, count_at, end, flexible)
+    left, first_at = wire.read_nonnull_count(buf, count_at, end, flexible)
     pos = first_at
     topics: list[_ResponseTopic] = []
     for _ in range(left):
@@ -258,14 +254,8 @@ def _walk_response(buf: Buffer, start: int, end: int, version: int) -> _Response
 
 def _walk_topic(buf: Buffer, start: int, end: int, version: int) -> _ResponseTopic:
     flexible = version >= PRODUCE_FLEXIBLE
-    key: bytes | None
-    if version >= PRODUCE_TOPIC_IDS:
-        key, count_at = wire.read_uuid(buf, start, end)
-    else:
-        key, count_at = (wire.read_compact_string if flexible else wire.read_string)(buf, start, end)
-    if key is None:
-        raise MalformedFrame("a topic without a name")
-    left, first_at = _read_array_count(buf, count_at, end, flexible)
+    key, count_at = read_topic_key(buf, start, end, version)
+    left, first_at = wire.read_nonnull_count(buf, count_at, end, flexible)
     pos = first_at
     partitions = []
     for _ in range(left):
@@ -279,7 +269,7 @@ def _walk_topic(buf: Buffer, start: int, end: int, version: int) -> _ResponseTop
 def _skip_error_text(buf: Buffer, pos: int, end: int, flexible: bool) -> int:
     # record_errors, error_message, and the tagged fields of the partition.
     string = wire.read_compact_string if flexible else wire.read_string
-    left, pos = _read_array_count(buf, pos, end, flexible)
+    left, pos = wire.read_nonnull_count(buf, pos, end, flexible)
     for _ in range(left):
         pos = wire.skip_bytes(pos, 4, end)  # the index in the batch
         _, pos = string(buf, pos, end)
@@ -287,10 +277,3 @@ def _skip_error_text(buf: Buffer, pos: int, end: int, flexible: bool) -> int:
             pos = wire.skip_tags(buf, pos, end)
     _, pos = string(buf, pos, end)
     return wire.skip_tags(buf, pos, end) if flexible else pos
-
-
-def _read_array_count(buf: Buffer, pos: int, end: int, flexible: bool) -> tuple[int, int]:
-    count, pos = (wire.read_compact_count if flexible else wire.read_array_count)(buf, pos, end)
-    if count < 0:
-        raise MalformedFrame("null in place of an array")
-    return count, pos

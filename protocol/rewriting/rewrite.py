@@ -26,11 +26,12 @@ from protocol.wire import (
     Buffer,
     check_end,
     put_compact_string,
+    put_count,
     put_string,
     put_uvarint,
-    read_array_count,
     read_compact_count,
     read_compact_string,
+    read_count,
     read_int8,
     read_int16,
     read_int32,
@@ -74,7 +75,7 @@ def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unkno
         version = 0  # whatever was asked for, this comes in the form that every client reads
     flexible = version >= _API_VERSIONS_FLEXIBLE
     before = pos
-    count, pos = read_compact_count(buf, pos, end) if flexible else read_array_count(buf, pos, end)
+    count, pos = read_count(buf, pos, end, flexible)
     lowered: list[tuple[int, int]] = []
     kept: list[tuple[int, int]] = []
     for _ in range(count):
@@ -103,7 +104,7 @@ def cap_api_versions(buf: Buffer, start: int, end: int, version: int, hide_unkno
     for place, cap in lowered:
         INT16.pack_into(out, place - start, cap)
     rows = b"".join(out[first - start : last - start] for first, last in kept)
-    return with_size_prefix(out[: before - start] + _put_count(len(kept), flexible) + rows + out[after - start :])
+    return with_size_prefix(out[: before - start] + put_count(len(kept), flexible) + rows + out[after - start :])
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
@@ -286,7 +287,7 @@ def _rewrite_brokers(
 
     `behind_rack`: bytes of fields behind the rack, None where there is no rack either.
     """
-    count, pos = read_compact_count(buf, pos, end) if flexible else read_array_count(buf, pos, end)
+    count, pos = read_count(buf, pos, end, flexible)
     rows: list[bytes] = []
     withheld: list[int] = []
     for _ in range(count):
@@ -300,7 +301,7 @@ def _rewrite_brokers(
             rows.append(_put_endpoint(node, *addresses[node], flexible) + buf[rest:pos])
         else:
             withheld.append(node)
-    return _put_count(len(rows), flexible) + b"".join(rows), withheld, pos
+    return put_count(len(rows), flexible) + b"".join(rows), withheld, pos
 
 
 def _after_header(buf: Buffer, start: int, end: int, flexible: bool) -> int:
@@ -324,10 +325,6 @@ def _put_endpoint(node: int, host: bytes, port: int, flexible: bool) -> bytes:
 
 def _put_text(text: bytes, flexible: bool) -> bytes:
     return put_compact_string(text) if flexible else put_string(text)
-
-
-def _put_count(count: int, flexible: bool) -> bytes:
-    return put_uvarint(count + 1) if flexible else INT32.pack(count)
 
 
 def _splice_rows(buf: Buffer, start: int, first: int, rows: bytes, last: int, end: int) -> bytes:
