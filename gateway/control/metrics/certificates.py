@@ -11,17 +11,16 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Settings
-from gateway.control.metrics.family import PREFIX, MetricFamily
+from gateway.control.metrics.family import PREFIX, gauge
 from gateway.listener_names import config_path
 from gateway.system.files import file_signature
 
 CERTIFICATES: Final = (
-    MetricFamily(
+    gauge(
         "certificate_expiry_timestamp_seconds",
-        "gauge",
-        ("certificate",),
         "Unix time at which the certificate, or the first of its chain, expires; no series while the file can't be "
         "read.",
+        ("certificate",),
     ),
 )
 
@@ -62,12 +61,12 @@ class CertificateExpiry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         (family,) = CERTIFICATES
-        gauge = GaugeMetricFamily(f"{PREFIX}_{family.name}", family.help, labels=family.labels)
+        shown = GaugeMetricFamily(f"{PREFIX}_{family.name}", family.help, labels=family.labels)
         for name, place in self.locations.items():
             expires = self._cached_expiry(name, place)
             if expires is not None:
-                gauge.add_metric([name], expires)
-        yield gauge
+                shown.add_metric([name], expires)
+        yield shown
 
     def _cached_expiry(self, name: str, place: CertificateLocation) -> float | None:
         mark = (place, file_signature(place.path))

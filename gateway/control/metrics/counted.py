@@ -4,208 +4,113 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.control.metrics.family import MetricFamily
+from gateway.control.metrics.family import counter, gauge
 
 TRAFFIC: Final = (
-    MetricFamily("connections_accepted", "counter", (), "Client connections handed to a worker."),
-    MetricFamily(
-        "listener_connections",
-        "counter",
-        ("listener",),
-        "The same by listener.",
-    ),
-    MetricFamily(
-        "requests",
-        "counter",
-        ("api",),
-        "Requests from clients; an API appears with its first.",
-    ),
-    MetricFamily("answers_local", "counter", (), "Requests that the gateway answered itself."),
-    MetricFamily(
-        "answers_merged", "counter", (), "Brokers' answers into which the gateway merged rejected partitions."
-    ),
-    MetricFamily("requests_malformed", "counter", (), "Requests that could not be parsed; each closed its connection."),
-    MetricFamily("tls_handshakes_failed", "counter", (), "Failed TLS handshakes of clients."),
-    MetricFamily(
+    counter("connections_accepted", "Client connections handed to a worker."),
+    counter("listener_connections", "The same by listener.", ("listener",)),
+    counter("requests", "Requests from clients; an API appears with its first.", ("api",)),
+    counter("answers_local", "Requests that the gateway answered itself."),
+    counter("answers_merged", "Brokers' answers into which the gateway merged rejected partitions."),
+    counter("requests_malformed", "Requests that could not be parsed; each closed its connection."),
+    counter("tls_handshakes_failed", "Failed TLS handshakes of clients."),
+    counter(
         "server_names_refused",
-        "counter",
-        ("reason",),
         "Of these, those on listeners with [SNI](configuration.md#sni-all-brokers-on-one-port): `no_server_name` or "
         "`unknown_server_name`.",
+        ("reason",),
     ),
-    MetricFamily("mutes", "counter", (), "Times a connection's Produce requests were held for a throttle time."),
-    MetricFamily("fetches_delayed", "counter", (), "Fetch requests held by a client quota or a resource group."),
-    MetricFamily(
-        "fetch_delay_ms",
-        "counter",
-        (),
-        "Time for which Fetch requests were held, in milliseconds.",
-    ),
-    MetricFamily(
-        "fetches_would_be_delayed",
-        "counter",
-        (),
-        "Fetch requests that observed limits would have held.",
-    ),
-    MetricFamily(
+    counter("mutes", "Times a connection's Produce requests were held for a throttle time."),
+    counter("fetches_delayed", "Fetch requests held by a client quota or a resource group."),
+    counter("fetch_delay_ms", "Time for which Fetch requests were held, in milliseconds."),
+    counter("fetches_would_be_delayed", "Fetch requests that observed limits would have held."),
+    counter(
         "disconnects",
-        "counter",
-        ("cause",),
         "Client connections that ended: a [cause](security.md#everything-costs-and-everything-ends) of the "
         "gateway's, or `client`, `upstream`, `error`, `drain`.",
+        ("cause",),
     ),
-    MetricFamily(
-        "connections_refused",
-        "counter",
-        ("limit",),
-        "Client connections refused by this limit (`max_connections…`).",
-    ),
-    MetricFamily(
+    counter("connections_refused", "Client connections refused by this limit (`max_connections…`).", ("limit",)),
+    counter(
         "admin_requests_refused",
-        "counter",
-        ("reason",),
         "Refused requests to the [admin port](rest.md#who-may-ask): no credentials (`missing`), a wrong `token` or "
         "too many (`limited`), a `certificate` without a role, too low a `role`, another site's page (`origin`), no "
         "`csrf` token, a failed `tls` handshake.",
-    ),
-    MetricFamily(
-        "admin_connections_refused",
-        "counter",
         ("reason",),
+    ),
+    counter(
+        "admin_connections_refused",
         "Connections to the admin port: too many of one `address` or in all (`connections`), no first byte (`silent`) "
         "or whole `request` in time, a `response` not taken.",
+        ("reason",),
     ),
-    MetricFamily(
-        "accept_pauses",
-        "counter",
-        (),
-        "Pauses in accepting connections, for lack of file descriptors or memory.",
-    ),
-    MetricFamily(
+    counter("accept_pauses", "Pauses in accepting connections, for lack of file descriptors or memory."),
+    counter(
         "internal_errors",
-        "counter",
-        ("where",),
         "The gateway's own errors in control, each of which ended one client's request: `accept`, `admin_server`, "
         "`kafka_admin`, `sasl`, `worker_message`. Please report the traceback in the log.",
+        ("where",),
     ),
-    MetricFamily("connections", "gauge", ("worker",), "Open client connections."),
-    MetricFamily("muted_connections", "gauge", ("worker",), "Client connections whose Produce requests are held now."),
-    MetricFamily("buffered_bytes", "gauge", ("worker",), "Bytes from clients and brokers held in memory."),
+    gauge("connections", "Open client connections.", ("worker",)),
+    gauge("muted_connections", "Client connections whose Produce requests are held now.", ("worker",)),
+    gauge("buffered_bytes", "Bytes from clients and brokers held in memory.", ("worker",)),
 )
 CLUSTER: Final = (
-    MetricFamily(
+    counter(
         "authentications_failed",
-        "counter",
-        (),
         "Clients that failed to authenticate, at a broker or [at the "
         "gateway](security.md#authentication-at-the-gateway).",
     ),
-    MetricFamily(
-        "upstream_tls_handshakes_failed",
-        "counter",
-        (),
-        "Failed TLS handshakes with brokers.",
-    ),
-    MetricFamily(
-        "upstream_failed",
-        "counter",
-        (),
-        "Connections to brokers that could not be opened, or that brokers closed first.",
-    ),
-    MetricFamily(
-        "brokers_withheld",
-        "counter",
-        (),
-        "Answers that left out a broker without a listener.",
-    ),
-    MetricFamily(
-        "answers_not_followed",
-        "counter",
-        (),
-        "Answers that could not be parsed, so brokers' addresses in them were not hidden.",
-    ),
-    MetricFamily(
+    counter("upstream_tls_handshakes_failed", "Failed TLS handshakes with brokers."),
+    counter("upstream_failed", "Connections to brokers that could not be opened, or that brokers closed first."),
+    counter("brokers_withheld", "Answers that left out a broker without a listener."),
+    counter("answers_not_followed", "Answers that could not be parsed, so brokers' addresses in them were not hidden."),
+    counter(
         "topic_ids_unknown",
-        "counter",
-        (),
         "Topic ids without a name in time: Produce gets UNKNOWN_TOPIC_ID, a Fetch answer counts for no group.",
     ),
-    MetricFamily(
-        "metadata_refreshes", "counter", ("outcome",), "Metadata requests to the cluster, by outcome: `ok` or `failed`."
-    ),
-    MetricFamily("upstream_up", "gauge", (), "1 if the last metadata request to the cluster succeeded."),
-    MetricFamily("upstream_brokers", "gauge", (), "Brokers listed in the cluster's metadata."),
-    MetricFamily(
-        "upstream_brokers_without_listener",
-        "gauge",
-        (),
-        "Brokers whose port the gateway can't open, withheld from clients.",
-    ),
+    counter("metadata_refreshes", "Metadata requests to the cluster, by outcome: `ok` or `failed`.", ("outcome",)),
+    gauge("upstream_up", "1 if the last metadata request to the cluster succeeded."),
+    gauge("upstream_brokers", "Brokers listed in the cluster's metadata."),
+    gauge("upstream_brokers_without_listener", "Brokers whose port the gateway can't open, withheld from clients."),
 )
 CHANGES: Final = (
-    MetricFamily(
-        "policy_changes",
-        "counter",
-        ("outcome",),
-        "Requests to change policies: `accepted`, `unchanged`, `refused` or `failed`.",
+    counter(
+        "policy_changes", "Requests to change policies: `accepted`, `unchanged`, `refused` or `failed`.", ("outcome",)
     ),
-    MetricFamily("policy_version", "gauge", (), "Version of the policies in force."),
-    MetricFamily("policy_store_up", "gauge", (), "1 while the gateway knows all changes and accepts new ones."),
-    MetricFamily(
+    gauge("policy_version", "Version of the policies in force."),
+    gauge("policy_store_up", "1 while the gateway knows all changes and accepts new ones."),
+    counter(
         "config_reload",
-        "counter",
-        ("outcome",),
         "Reloads of the configuration file: `applied`, `unchanged`, `refused` (faults in it) or `failed` (not read or "
         "not taken over).",
+        ("outcome",),
     ),
-    MetricFamily("config_last_reload_successful", "gauge", (), "0 if the last attempt was refused or failed, else 1."),
-    MetricFamily(
-        "config_last_reload_success_timestamp_seconds",
-        "gauge",
-        (),
-        "Unix time at which the file was last accepted.",
-    ),
-    MetricFamily("config_keys_pending", "gauge", (), "Keys of the file whose new values take a restart."),
+    gauge("config_last_reload_successful", "0 if the last attempt was refused or failed, else 1."),
+    gauge("config_last_reload_success_timestamp_seconds", "Unix time at which the file was last accepted."),
+    gauge("config_keys_pending", "Keys of the file whose new values take a restart."),
 )
 USAGE_LOG: Final = (
-    MetricFamily("usage_log_intervals", "counter", (), "Intervals received from workers."),
-    MetricFamily("usage_log_records_written", "counter", (), "Usage records written to the spool."),
-    MetricFamily("usage_log_records_published", "counter", (), "Usage records acknowledged by the usage topic."),
-    MetricFamily(
-        "usage_log_dropped",
-        "counter",
-        ("reason",),
-        "Usage data given up: `invalid` intervals, records that the broker `refused`.",
+    counter("usage_log_intervals", "Intervals received from workers."),
+    counter("usage_log_records_written", "Usage records written to the spool."),
+    counter("usage_log_records_published", "Usage records acknowledged by the usage topic."),
+    counter(
+        "usage_log_dropped", "Usage data given up: `invalid` intervals, records that the broker `refused`.", ("reason",)
     ),
-    MetricFamily(
-        "usage_log_spool_errors",
-        "counter",
-        (),
-        "Failed writes to the spool; the data is kept.",
-    ),
-    MetricFamily(
-        "usage_log_backlog_bytes", "gauge", (), "Bytes of the spool that the usage topic has not acknowledged."
-    ),
-    MetricFamily("usage_log_spool_bytes", "gauge", (), "Total size of the spool."),
-    MetricFamily("usage_log_queued_intervals", "gauge", (), "Intervals not yet written to the spool."),
+    counter("usage_log_spool_errors", "Failed writes to the spool; the data is kept."),
+    gauge("usage_log_backlog_bytes", "Bytes of the spool that the usage topic has not acknowledged."),
+    gauge("usage_log_spool_bytes", "Total size of the spool."),
+    gauge("usage_log_queued_intervals", "Intervals not yet written to the spool."),
 )
 ITSELF: Final = (
-    MetricFamily("worker_up", "gauge", ("worker",), "1 while the worker is connected to control."),
-    MetricFamily(
-        "lacking", "gauge", ("part",), "1 while the gateway runs without this part; `/readyz` gives the reason."
-    ),
-    MetricFamily("build_info", "gauge", ("version", "python"), "Always 1; the labels are versions."),
-    MetricFamily(
+    gauge("worker_up", "1 while the worker is connected to control.", ("worker",)),
+    gauge("lacking", "1 while the gateway runs without this part; `/readyz` gives the reason.", ("part",)),
+    gauge("build_info", "Always 1; the labels are versions.", ("version", "python")),
+    gauge(
         "config_info",
-        "gauge",
-        ("gateway", "upstream", "internal_topics", "usage_topic"),
         "Always 1; the labels are names from the configuration.",
+        ("gateway", "upstream", "internal_topics", "usage_topic"),
     ),
-    MetricFamily("worker_restarts", "counter", ("worker",), "Times the worker died and was restarted."),
-    MetricFamily(
-        "workers_lost",
-        "counter",
-        (),
-        "Workers that died before their last report.",
-    ),
+    counter("worker_restarts", "Times the worker died and was restarted.", ("worker",)),
+    counter("workers_lost", "Workers that died before their last report."),
 )

@@ -32,6 +32,18 @@ class MetricFamily(NamedTuple):
         return _LINK.sub(_plain_link, self.text).replace("`", "")
 
 
+def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricFamily:
+    return MetricFamily(name, "counter", labels, text)
+
+
+def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricFamily:
+    return MetricFamily(name, "gauge", labels, text)
+
+
+def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricFamily:
+    return MetricFamily(name, "histogram", labels, text)
+
+
 def _plain_link(link: re.Match[str]) -> str:
     words, page = link[1], link[2]
     return f"{words} (docs/{page})" if page else words

@@ -8,34 +8,25 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.control.metrics.family import MetricFamily, make_counters, make_gauges
+from gateway.control.metrics.family import counter, gauge, make_counters, make_gauges
 
 FLEET: Final = (
-    MetricFamily(
-        "fleet_reports_sent", "counter", (), "Messages to other gateways that the exchange topic acknowledged."
-    ),
-    MetricFamily("fleet_reports_received", "counter", (), "Messages received from other gateways."),
-    MetricFamily("fleet_report_bytes", "counter", ("direction",), "Size of these messages, `sent` or `received`."),
-    MetricFamily(
+    counter("fleet_reports_sent", "Messages to other gateways that the exchange topic acknowledged."),
+    counter("fleet_reports_received", "Messages received from other gateways."),
+    counter("fleet_report_bytes", "Size of these messages, `sent` or `received`.", ("direction",)),
+    counter(
         "fleet_reports_dropped",
-        "counter",
-        ("reason",),
         "Messages from other gateways that were dropped, by [reason](exchange.md#what-happens-on-each-event).",
+        ("reason",),
     ),
-    MetricFamily("fleet_peers", "gauge", (), "Live peer gateways."),
-    MetricFamily("fleet_members", "gauge", (), "Workers of all gateways, which share the limits."),
-    MetricFamily(
-        "fleet_exchange_up",
-        "gauge",
-        (),
-        "1 while the gateway hears its peers; 0 also without an exchange.",
-    ),
-    MetricFamily(
+    gauge("fleet_peers", "Live peer gateways."),
+    gauge("fleet_members", "Workers of all gateways, which share the limits."),
+    gauge("fleet_exchange_up", "1 while the gateway hears its peers; 0 also without an exchange."),
+    gauge(
         "fleet_share_state",
-        "gauge",
-        ("state",),
         "1 for the present way of sharing limits: `local` (no exchange), `shared`, `frozen` (the exchange has just "
         "gone) or `fallback`.",
+        ("state",),
     ),
 )
 SHARE_STATES: Final = ("local", "shared", "frozen", "fallback")

@@ -10,42 +10,31 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from gateway.channel import LATENCY_BOUNDS, DurationBuckets, LatencyReport
-from gateway.control.metrics.family import PREFIX, MetricFamily
+from gateway.control.metrics.family import PREFIX, MetricFamily, counter, histogram
 from gateway.control.metrics.produced import OTHER, broker_label
 from policies.usage import REASONS
 
 LATENCIES: Final = (
-    MetricFamily(
+    histogram(
         "produce_request_seconds",
-        "histogram",
-        (),
         "Time from a whole Produce request at the gateway until its answer is sent, with waits for limits and the "
         "broker; without `acks=0`.",
     ),
-    MetricFamily(
+    histogram(
         "broker_round_trip_seconds",
-        "histogram",
-        ("broker",),
         "Time from forwarding a Produce request until the broker's answer is here.",
+        ("broker",),
     ),
-    MetricFamily(
+    histogram(
         "limit_wait_seconds",
-        "histogram",
-        ("reason",),
         "Time for which a limit held the next request of a connection; `fetch` for Fetch.",
+        ("reason",),
     ),
-    MetricFamily(
+    histogram(
         "worker_batch_seconds",
-        "histogram",
-        (),
         "Time for which a worker was busy with one batch of socket events, for which others wait.",
     ),
-    MetricFamily(
-        "worker_cpu_seconds",
-        "counter",
-        ("worker",),
-        "CPU time of the worker, which uses one core at most.",
-    ),
+    counter("worker_cpu_seconds", "CPU time of the worker, which uses one core at most.", ("worker",)),
 )
 WAITS: Final = (*dict.fromkeys((*REASONS["rejected"], *REASONS["delayed"], "fetch")), OTHER)
 _NO_BUCKETS: Final = DurationBuckets((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from gateway.channel import UsageRow
-from gateway.control.metrics.family import MetricFamily
+from gateway.control.metrics.family import counter, gauge
 from gateway.control.metrics.lines import CounterLines, join_labels
 from policies.text import one_line
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
@@ -18,57 +18,37 @@ from policies.usage import DELAYED, NOTES
 _PLACE: Final = ("broker", "topic")
 _ROW: Final = (*_PLACE, "outcome", "reason")
 PRODUCED: Final = (
-    MetricFamily(
+    counter(
         "produce_bytes",
-        "counter",
-        _ROW,
         "Bytes of record batches in Produce requests, by outcome; their sum is what producers offered.",
-    ),
-    MetricFamily("produce_messages", "counter", _ROW, "Records in Produce requests, by outcome."),
-    MetricFamily("produce_requests", "counter", _ROW, "Produce requests with the topic, by outcome."),
-    MetricFamily(
-        "produce_repeats_bytes",
-        "counter",
-        _PLACE,
-        "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again.",
-    ),
-    MetricFamily(
-        "produce_repeats_unknown_bytes",
-        "counter",
-        _PLACE,
-        "Bytes that may repeat a rejected attempt.",
-    ),
-    MetricFamily(
-        "policy_bytes",
-        "counter",
         _ROW,
+    ),
+    counter("produce_messages", "Records in Produce requests, by outcome.", _ROW),
+    counter("produce_requests", "Produce requests with the topic, by outcome.", _ROW),
+    counter(
+        "produce_repeats_bytes",
+        "Bytes whose previous attempt was rejected. Rejected bytes minus these were not sent again.",
+        _PLACE,
+    ),
+    counter("produce_repeats_unknown_bytes", "Bytes that may repeat a rejected attempt.", _PLACE),
+    counter(
+        "policy_bytes",
         "Bytes that a policy delayed or, if only observed, would have rejected or delayed; `produce_bytes` has them "
         "too.",
-    ),
-    MetricFamily(
-        "policy_requests",
-        "counter",
         _ROW,
-        "The same, in Produce requests.",
     ),
-    MetricFamily(
+    counter("policy_requests", "The same, in Produce requests.", _ROW),
+    gauge(
         "policy_enforced_clients_ratio",
-        "gauge",
-        ("policy",),
         "Part of the clients for which the policy (`threshold`, `quota`, `group`) is "
         "[enforced](policies.md#from-observe-to-enforce-in-steps).",
+        ("policy",),
     ),
-    MetricFamily(
-        "throttle_seconds",
-        "counter",
-        _ROW,
-        "Time for which clients were throttled or held: `rejected` or `delayed`.",
-    ),
-    MetricFamily(
+    counter("throttle_seconds", "Time for which clients were throttled or held: `rejected` or `delayed`.", _ROW),
+    counter(
         "client_bytes",
-        "counter",
-        ("principal", "client_id", "outcome"),
         "Bytes of record batches by client; `other` until a broker has accepted something from it.",
+        ("principal", "client_id", "outcome"),
     ),
 )
 OTHER: Final = "other"

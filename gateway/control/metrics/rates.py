@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.channel import GroupSnapshot, WorkerRates
-from gateway.control.metrics.family import MetricFamily, make_gauges
+from gateway.control.metrics.family import gauge, make_gauges
 from gateway.control.metrics.lines import gauge_lines, labels_text
 from gateway.control.metrics.produced import LABEL_CHARS, TopicLabels, broker_label
 from gateway.control.rates import merge_rates
@@ -28,153 +28,88 @@ _PLACE: Final = ("broker", "topic")
 _QUOTA: Final = ("quota", "source", "user", "client_id", "broker")
 _GROUP: Final = ("group", "direction")
 BROKERS: Final = (
-    MetricFamily(
-        "broker_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes admitted to the broker."
-    ),
-    MetricFamily(
-        "broker_error_rate_bytes_per_second", "gauge", ("broker",), "One-minute rate of bytes that the broker refused."
-    ),
-    MetricFamily(
+    gauge("broker_rate_bytes_per_second", "One-minute rate of bytes admitted to the broker.", ("broker",)),
+    gauge("broker_error_rate_bytes_per_second", "One-minute rate of bytes that the broker refused.", ("broker",)),
+    gauge(
         "broker_throttled_rate_bytes_per_second",
-        "gauge",
-        ("broker",),
         "One-minute rate of bytes that a limit rejected or dropped (`acks=0`).",
+        ("broker",),
     ),
-    MetricFamily(
+    gauge(
         "broker_threshold_bytes_per_second",
-        "gauge",
-        ("broker",),
         "The broker's `total.bytes.in.per.sec.threshold`; `+Inf` without one.",
+        ("broker",),
     ),
-    MetricFamily(
+    gauge(
         "broker_overcommitted_bytes_per_second",
-        "gauge",
-        ("broker",),
         "Bytes per second by which the thresholds of its topics exceed the broker's total.",
-    ),
-    MetricFamily(
-        "broker_threshold_utilization_ratio",
-        "gauge",
         ("broker",),
+    ),
+    gauge(
+        "broker_threshold_utilization_ratio",
         "Rate through all gateways divided by the threshold; with `on_exceed: delay` use of this gateway's share. "
         "`NaN` without a threshold.",
+        ("broker",),
     ),
 )
 TOPICS: Final = (
-    MetricFamily(
+    gauge(
         "topic_rate_bytes_per_second",
-        "gauge",
-        _PLACE,
         "One-minute rate of bytes admitted to the topic. It and the broker's leave out what would have been rejected "
         "beyond `enforce_percent`.",
-    ),
-    MetricFamily(
-        "topic_threshold_bytes_per_second",
-        "gauge",
         _PLACE,
-        "The topic's explicit or implicit threshold; `+Inf` without one.",
     ),
-    MetricFamily(
-        "topic_threshold_utilization_ratio",
-        "gauge",
-        _PLACE,
-        "As the broker's, of the topic's rate and threshold.",
+    gauge(
+        "topic_threshold_bytes_per_second", "The topic's explicit or implicit threshold; `+Inf` without one.", _PLACE
     ),
-    MetricFamily(
+    gauge("topic_threshold_utilization_ratio", "As the broker's, of the topic's rate and threshold.", _PLACE),
+    gauge(
         "topic_over_threshold",
-        "gauge",
-        _PLACE,
         "1 while topic and broker are over their thresholds: Produce requests are rejected or delayed; with mode "
         "`observe` they would be.",
+        _PLACE,
     ),
 )
 RATES: Final = (*BROKERS, *TOPICS)
 QUOTAS: Final = (
-    MetricFamily(
+    gauge(
         "client_quota_rate",
-        "gauge",
-        _QUOTA,
         "Use of the quota through this gateway, bytes per second or a share of a thread's time: mean of 10 s, or the "
         "limit while it is used up.",
+        _QUOTA,
     ),
-    MetricFamily(
+    gauge(
         "client_quota_limit",
-        "gauge",
-        _QUOTA,
         "Limit in force for this gateway, with the storage factor and its share of the fleet's.",
-    ),
-    MetricFamily(
-        "client_quota_utilization_ratio",
-        "gauge",
         _QUOTA,
+    ),
+    gauge(
+        "client_quota_utilization_ratio",
         "Rate divided by limit (KIP-1373's `quota-utilization`); `NaN` where the limit is 0.",
+        _QUOTA,
     ),
-    MetricFamily(
-        "client_quota_waiting", "gauge", _QUOTA, "1 while the quota delays requests; with mode `observe` it would."
-    ),
-    MetricFamily("client_quota_wait_seconds", "gauge", _QUOTA, "Time until the quota's debt is paid."),
+    gauge("client_quota_waiting", "1 while the quota delays requests; with mode `observe` it would.", _QUOTA),
+    gauge("client_quota_wait_seconds", "Time until the quota's debt is paid.", _QUOTA),
 )
 GROUPS: Final = (
-    MetricFamily(
-        "group_topics",
-        "gauge",
-        _GROUP,
-        "Topics with traffic through this gateway since the last tick.",
-    ),
-    MetricFamily(
-        "group_waiting",
-        "gauge",
-        _GROUP,
-        "1 while the group delays requests at this gateway; with mode `observe` it would.",
-    ),
-    MetricFamily(
+    gauge("group_topics", "Topics with traffic through this gateway since the last tick.", _GROUP),
+    gauge("group_waiting", "1 while the group delays requests at this gateway; with mode `observe` it would.", _GROUP),
+    gauge(
         "group_rate_bytes_per_second",
-        "gauge",
-        _GROUP,
         "Bytes per second through this gateway: mean of 10 s, or its part while that is used up.",
-    ),
-    MetricFamily(
-        "group_part_bytes_per_second",
-        "gauge",
         _GROUP,
-        "This gateway's share of the limit.",
     ),
-    MetricFamily(
-        "group_limit_bytes_per_second",
-        "gauge",
-        _GROUP,
-        "Bytes per second for all gateways; `+Inf` without a limit.",
-    ),
-    MetricFamily(
+    gauge("group_part_bytes_per_second", "This gateway's share of the limit.", _GROUP),
+    gauge("group_limit_bytes_per_second", "Bytes per second for all gateways; `+Inf` without a limit.", _GROUP),
+    gauge(
         "group_fleet_rate_bytes_per_second",
-        "gauge",
-        _GROUP,
         "Bytes per second through all gateways, if there are several that hear each other; for groups with a limit.",
-    ),
-    MetricFamily(
-        "group_rate_messages_per_second",
-        "gauge",
         _GROUP,
-        "Messages per second through this gateway, likewise.",
     ),
-    MetricFamily(
-        "group_part_messages_per_second",
-        "gauge",
-        _GROUP,
-        "This gateway's share of the limit.",
-    ),
-    MetricFamily(
-        "group_limit_messages_per_second",
-        "gauge",
-        _GROUP,
-        "Messages per second for all gateways; `+Inf` without a limit.",
-    ),
-    MetricFamily(
-        "group_fleet_rate_messages_per_second",
-        "gauge",
-        _GROUP,
-        "Messages per second through all gateways, likewise.",
-    ),
+    gauge("group_rate_messages_per_second", "Messages per second through this gateway, likewise.", _GROUP),
+    gauge("group_part_messages_per_second", "This gateway's share of the limit.", _GROUP),
+    gauge("group_limit_messages_per_second", "Messages per second for all gateways; `+Inf` without a limit.", _GROUP),
+    gauge("group_fleet_rate_messages_per_second", "Messages per second through all gateways, likewise.", _GROUP),
 )
 _COLLECTED: Final = (*BROKERS, *QUOTAS, *GROUPS)
 _UNITS: Final[tuple[tuple[str, LimitUnit], ...]] = (("bytes", "bytes"), ("messages", "msgs"))

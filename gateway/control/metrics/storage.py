@@ -8,115 +8,62 @@ from typing import Final, get_args
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.control.metrics.family import MetricFamily, make_counters, make_gauges
+from gateway.control.metrics.family import counter, gauge, make_counters, make_gauges
 from policies.storage import FactorState, VolumeFinding, VolumeForecast, VolumeHeadroom, VolumeKey
 
 _VOLUME: Final = ("broker", "log_dir")
 STORAGE: Final = (
-    MetricFamily(
+    counter(
         "storage_observations",
-        "counter",
-        ("outcome",),
         "Observations of the disks: `ok`, `failed` or `invalid` (an unreadable snapshot).",
+        ("outcome",),
     ),
-    MetricFamily(
-        "storage_fallback_throttle_factor_applied",
-        "counter",
-        (),
-        "Times the fallback factor or the fail-safe took effect.",
+    counter("storage_fallback_throttle_factor_applied", "Times the fallback factor or the fail-safe took effect."),
+    counter("storage_limit_violated", "Checks that found this volume at its hard limit.", _VOLUME),
+    gauge(
+        "storage_throttle_factor", "Factor of produce limits; with scope `affected`, of the fullest volume's topics."
     ),
-    MetricFamily("storage_limit_violated", "counter", _VOLUME, "Checks that found this volume at its hard limit."),
-    MetricFamily(
-        "storage_throttle_factor",
-        "gauge",
-        (),
-        "Factor of produce limits; with scope `affected`, of the fullest volume's topics.",
-    ),
-    MetricFamily(
-        "storage_affected_topics",
-        "gauge",
-        (),
-        "With scope `affected`: topics that volumes hold; 0 while all are held.",
-    ),
-    MetricFamily(
-        "storage_override",
-        "gauge",
-        ("state",),
-        "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.",
-    ),
-    MetricFamily("storage_state", "gauge", ("state",), "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`."),
-    MetricFamily(
-        "storage_enforced", "gauge", (), "1 if the factor is enforced; 0 with mode `observe`, where it only counts."
-    ),
-    MetricFamily("storage_no_data_throttling", "gauge", (), "1 while missing observations hold producers back."),
-    MetricFamily("storage_source_connected", "gauge", (), "1 if the source answered the last request."),
-    MetricFamily(
-        "storage_observed_timestamp_seconds",
-        "gauge",
-        (),
-        "Unix time at which the disks of all brokers were last known, or 0.",
-    ),
-    MetricFamily(
+    gauge("storage_affected_topics", "With scope `affected`: topics that volumes hold; 0 while all are held."),
+    gauge("storage_override", "1 for the state that an operator has set for a time: `PAUSE` or `OPEN`.", ("state",)),
+    gauge("storage_state", "1 for the state in force: `OPEN`, `THROTTLE` or `PAUSE`.", ("state",)),
+    gauge("storage_enforced", "1 if the factor is enforced; 0 with mode `observe`, where it only counts."),
+    gauge("storage_no_data_throttling", "1 while missing observations hold producers back."),
+    gauge("storage_source_connected", "1 if the source answered the last request."),
+    gauge("storage_observed_timestamp_seconds", "Unix time at which the disks of all brokers were last known, or 0."),
+    gauge(
         "storage_usual_age_seconds",
-        "gauge",
-        (),
         "Age that the last observation may have: two `check_interval`, or `snapshots.max_age` if that is longer.",
     ),
-    MetricFamily(
-        "storage_throttle_without_effect",
-        "gauge",
-        (),
-        "1 while there is no produce limit for a soft limit or the factor to lower.",
+    gauge(
+        "storage_throttle_without_effect", "1 while there is no produce limit for a soft limit or the factor to lower."
     ),
-    MetricFamily("storage_active_brokers", "gauge", (), "Brokers whose volumes are considered."),
-    MetricFamily("storage_active_log_dirs", "gauge", (), "Volumes of these brokers."),
-    MetricFamily(
-        "storage_remembered_brokers",
-        "gauge",
-        (),
-        "Brokers that left with a volume at its limit, whose last state holds.",
-    ),
-    MetricFamily(
-        "storage_offline_log_dirs", "gauge", (), "Log dirs that brokers report as offline; they are left out."
-    ),
-    MetricFamily("storage_size_bytes", "gauge", _VOLUME, "Size of the volume."),
-    MetricFamily("storage_available_bytes", "gauge", _VOLUME, "Free bytes of the volume."),
-    MetricFamily("storage_consumed_bytes", "gauge", _VOLUME, "Size of the volume minus its free bytes."),
-    MetricFamily(
-        "storage_soft_limit_bytes",
-        "gauge",
-        _VOLUME,
-        "Free bytes below which produce limits are lowered.",
-    ),
-    MetricFamily(
-        "storage_hard_limit_bytes",
-        "gauge",
-        _VOLUME,
-        "Free bytes at which producing stops.",
-    ),
-    MetricFamily(
+    gauge("storage_active_brokers", "Brokers whose volumes are considered."),
+    gauge("storage_active_log_dirs", "Volumes of these brokers."),
+    gauge("storage_remembered_brokers", "Brokers that left with a volume at its limit, whose last state holds."),
+    gauge("storage_offline_log_dirs", "Log dirs that brokers report as offline; they are left out."),
+    gauge("storage_size_bytes", "Size of the volume.", _VOLUME),
+    gauge("storage_available_bytes", "Free bytes of the volume.", _VOLUME),
+    gauge("storage_consumed_bytes", "Size of the volume minus its free bytes.", _VOLUME),
+    gauge("storage_soft_limit_bytes", "Free bytes below which produce limits are lowered.", _VOLUME),
+    gauge("storage_hard_limit_bytes", "Free bytes at which producing stops.", _VOLUME),
+    gauge(
         "storage_fill_bytes_per_second",
-        "gauge",
-        _VOLUME,
         "Rate at which the volume fills, less deletions. No series before the third observation.",
+        _VOLUME,
     ),
-    MetricFamily(
+    gauge(
         "storage_soft_limit_in_seconds",
-        "gauge",
-        _VOLUME,
         "Time until the soft limit at this rate; no series if it won't be reached.",
-    ),
-    MetricFamily("storage_hard_limit_in_seconds", "gauge", _VOLUME, "The same for the hard limit."),
-    MetricFamily(
-        "storage_headroom_needed_bytes",
-        "gauge",
         _VOLUME,
+    ),
+    gauge("storage_hard_limit_in_seconds", "The same for the hard limit.", _VOLUME),
+    gauge(
+        "storage_headroom_needed_bytes",
         "Bytes that producers may write to the volume [until the next observation](storage.md#choosing-limits); no "
         "series if nothing bounds them.",
+        _VOLUME,
     ),
-    MetricFamily(
-        "storage_headroom_short_log_dirs", "gauge", (), "Volumes with less than that behind their hard limit."
-    ),
+    gauge("storage_headroom_short_log_dirs", "Volumes with less than that behind their hard limit."),
 )
 OVERRIDES: Final = ("PAUSE", "OPEN")
 OBSERVATIONS: Final = ("ok", "failed", "invalid")
