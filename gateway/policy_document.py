@@ -38,6 +38,7 @@ from policies.definitions.policy_values import (
     PolicyValue,
     as_number,
     check_value,
+    plain_number,
     policy_order,
 )
 from policies.groups.names import EXISTS, GROUP_KEYS, KEY_MEANINGS, rate_key
@@ -159,14 +160,14 @@ def export_policies(policies: PolicySet) -> dict[str, Any]:
         if key.kind == "group":
             rates = groups.setdefault(key.name, {})
             if key.key != EXISTS:
-                rates[key.key] = exact_size(value) if _is_bytes(key) else _plain_number(value)
+                rates[key.key] = exact_size(value) if _is_bytes(key) else plain_number(value)
         elif key.kind == "topic":
             thresholds["topics"][key.name] = exact_size(value)
         elif key.kind == "broker":
             name = "total" if key.key == TOTAL_KEY else "total_out"
             thresholds[name]["default" if key.name == EVERY_BROKER else key.name] = exact_size(value)
         else:
-            quotas.setdefault(key.entity, {})[key.key] = exact_size(value) if _is_bytes(key) else _plain_number(value)
+            quotas.setdefault(key.entity, {})[key.key] = exact_size(value) if _is_bytes(key) else plain_number(value)
     thresholds = {name: part for name, part in thresholds.items() if part}
     entries = [{**_entity_fields(entity), **values} for entity, values in quotas.items()]
     of_groups = {name: part for name, part in (("groups", groups), *attached.items()) if part}
@@ -190,13 +191,13 @@ def describe_setting(setting: PolicySetting, base: BaseOrigin) -> dict[str, Any]
     """
     return {
         **setting.key._asdict(),
-        "value": _plain_number(setting.value),
+        "value": plain_number(setting.value),
         "origin": setting.origin(base),
         "base_origin": base(setting.key),
-        "file": _plain_number(setting.base),
-        "run_time": _plain_number(setting.change),
+        "file": plain_number(setting.base),
+        "run_time": plain_number(setting.change),
         "until": end_text(setting.end),
-        "then": None if setting.end is None else _plain_number(setting.end.then),
+        "then": None if setting.end is None else plain_number(setting.end.then),
     }
 
 
@@ -413,10 +414,6 @@ def _entity_fields(entity: Entity) -> dict[str, Any]:
 def _broker_text(key: Any) -> Any:
     """An id needn't be in quotes."""
     return str(key) if type(key) is int else key
-
-
-def _plain_number(value: PolicyValue | None) -> Any:
-    return int(value) if isinstance(value, int | float) and value == int(value) else value
 
 
 def _short_text(value: Any) -> str:

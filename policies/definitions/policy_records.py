@@ -20,6 +20,7 @@ from policies.definitions.policy_values import (
     TopicId,
     ValueEnd,
     check_value,
+    plain_number,
 )
 from policies.units import LAST_TIME_MS, format_time
 
@@ -105,13 +106,13 @@ def encode_alteration(
         if past is None:
             past = PastChange(head.version, head.at_ms, head.source, change.key, change.old, change.new, None)
         by = {"version": past.version, "at_ms": past.at_ms, **past.source._asdict()}
-        audit = {**by, "old": _plain_number(past.old), "new": _plain_number(past.new)}
+        audit = {**by, "old": plain_number(past.old), "new": plain_number(past.new)}
         if change.value is None:
             records.append(PolicyRecord(encode_key(change.key), None, _encode_json({"v": LAYOUT, **audit})))
             continue
-        content: dict[str, Any] = {"v": LAYOUT, "value": _plain_number(change.value)}
+        content: dict[str, Any] = {"v": LAYOUT, "value": plain_number(change.value)}
         if change.end is not None:
-            content |= {"until_ms": change.end.until_ms, "then": _plain_number(change.end.then)}
+            content |= {"until_ms": change.end.until_ms, "then": plain_number(change.end.then)}
         if change.topic_id is not None:
             content |= {"topic_id": change.topic_id.topic, "cluster_id": change.topic_id.cluster}
         records.append(PolicyRecord(encode_key(change.key), _encode_json({**content, **audit})))
@@ -252,7 +253,3 @@ def _shorten_bytes(data: bytes | None) -> str:
 
 def _encode_json(value: object) -> bytes:
     return _encode(value).encode()
-
-
-def _plain_number(value: PolicyValue | None) -> PolicyValue | None:
-    return int(value) if isinstance(value, int | float) and value == int(value) else value

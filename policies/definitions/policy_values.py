@@ -324,6 +324,11 @@ def check_end(key: PolicyKey, value: PolicyValue | None, until_ms: int, now_ms: 
     return until_ms
 
 
+def plain_number(value: PolicyValue | None) -> PolicyValue | None:
+    """Without a fraction that is none, as JSON and YAML show it."""
+    return int(value) if isinstance(value, int | float) and value == int(value) else value
+
+
 def as_number(value: PolicyValue) -> float:
     """A value that is a number: all but attachments are.
 

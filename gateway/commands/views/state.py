@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.commands.output import format_pairs, format_table
-from policies.units import format_rate
+from policies.units import format_duration, format_rate
 
 FLOW_KINDS: Final = ("accepted", "rejected", "delayed", "would")
 CLIENT_COLUMNS: Final = (
@@ -22,9 +22,9 @@ PEER_COLUMNS: Final = ("GATEWAY", "WORKERS", "SINCE", "HEARD", "EVERY", "STATE")
 def describe_status(status: Mapping[str, Any]) -> list[str]:
     """The answer as lines."""
     flow, storage, workers = status["flow"], status["storage"], status["workers"]
-    peers, up_s = status["peers"], (status["at_ms"] - status["since_ms"]) / 1000
+    peers, up_text = status["peers"], format_duration((status["at_ms"] - status["since_ms"]) / 1000)
     lines = {
-        "gateway": f"{status['gateway']}, version {status['version']}, {status['hot_path']}, up {_age_text(up_s)}",
+        "gateway": f"{status['gateway']}, version {status['version']}, {status['hot_path']}, up {up_text}",
         "ready": "yes" if status["ready"] else "NO: " + "; ".join(status["problems"]),
         "lacking": "; ".join(status["lacking"]) or "nothing",
         "upstream": status["upstream"],
@@ -79,7 +79,7 @@ def _client_row(each: Mapping[str, Any], now_ms: int) -> list[str]:
         return [each["principal"], each["client_id"] or "-", *rates, "-", "-"]
     place = "" if held["broker"] is None else f" on broker {held['broker']}"
     what = f"{held['outcome'].replace('_', ' ')} {held['topic']}{place}: {held['reason']}"
-    ago = _age_text(max(0, now_ms - held["last_ms"]) / 1000)
+    ago = format_duration(max(0, now_ms - held["last_ms"]) / 1000)
     return [each["principal"], each["client_id"] or "-", *rates, what, ago]
 
 
@@ -93,8 +93,8 @@ def describe_connections(response: Mapping[str, Any]) -> list[str]:
             each["principal"],
             each["client_id"] or "-",
             each["software"] or "-",
-            _age_text(each["age_s"]),
-            _age_text(each["idle_s"]),
+            format_duration(each["age_s"]),
+            format_duration(each["idle_s"]),
             str(each["in_flight"]),
             f"{each['muted_s']:.1f} s" if each["muted_s"] else "-",
             each["why"] or "-",
@@ -119,7 +119,7 @@ def describe_peers(response: Mapping[str, Any]) -> list[str]:
         [
             each["gateway"],
             str(each["workers"]),
-            _age_text(each["since_s"]),
+            format_duration(each["since_s"]),
             f"{each['heard_s']:.1f} s",
             f"{each['cycle_s']:g} s",
             "silent" if not each["living"] else "lives" if response["up"] else "not heard",
@@ -134,14 +134,6 @@ def describe_peers(response: Mapping[str, Any]) -> list[str]:
 
 def _more_line(shown: int, all_of_them: int, what: str) -> list[str]:
     return [f"… and {all_of_them - shown:,} more {what}: --limit"] if all_of_them > shown else []
-
-
-def _age_text(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
 def describe_reload(response: Mapping[str, Any]) -> list[str]:
