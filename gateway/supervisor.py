@@ -7,7 +7,8 @@
 #
 # Stop: `readyz` turns and everything goes on for the delay that was asked for, so that whoever sends clients
 # here stops doing so. Then listening sockets close, children get StopChild, workers drain, control writes down what
-# they reported; what is left at the deadline is killed.
+# they reported; what is left at the deadline is killed. A control that is dead by then is started once more, as workers
+# keep what they counted until a control has it.
 
 from __future__ import annotations
 
@@ -198,6 +199,7 @@ class _ProcessSupervisor:
         self._health_socket: socket.socket | None = None
         self._leaving = False
         self._stopping = trio.Event()
+        self._stop_by = math.inf  # nothing is started then any more; trio's clock
         self._exit_code = 0
 
     def open_socket(self, name: str, host: str, port: int) -> socket.socket:
@@ -252,6 +254,7 @@ class _ProcessSupervisor:
                     self._control.channel.post(ReloadConfig())
             elif self._stopping.is_set():
                 log.warning("%s once more: ending at once", name)
+                self._stop_by = trio.current_time()
                 for child in (self._control, *self._workers):
                     child.kill()
             elif number == signal.SIGTERM and self._shutdown_delay_s and not self._leaving:
@@ -272,17 +275,22 @@ class _ProcessSupervisor:
 
     def _stop_children(self) -> None:
         self._stopping.set()
+        self._stop_by = trio.current_time() + self._drain_timeout_s
         self._health.is_stopping = True
         for name in list(self._listening):
             self.close_socket(name)
+        for child in (self._control, *self._workers):
+            self._post_stop(child, self._drain_timeout_s)
+
+    def _post_stop(self, child: _ChildProcess, left_s: float) -> None:
         # Control writes down what the workers say last, so they end before it, and all of it before the deadline.
-        for child, part in ((self._control, 0.9), *((worker, 0.7) for worker in self._workers)):
-            if child.channel is not None:
-                child.channel.post(StopChild(self._drain_timeout_s * part))
+        part = 0.9 if child is self._control else 0.7
+        if child.channel is not None:
+            child.channel.post(StopChild(left_s * part))
 
     async def _enforce_deadline(self, children: trio.CancelScope) -> None:
         await self._stopping.wait()
-        await trio.sleep(self._drain_timeout_s)
+        await trio.sleep_until(self._stop_by)
         for child in (self._control, *self._workers):
             if child.channel is not None:
                 log.warning("%s did not finish within %g s and is killed", child.name, self._drain_timeout_s)
@@ -290,19 +298,31 @@ class _ProcessSupervisor:
 
     async def _keep_running(self, child: _ChildProcess) -> None:
         pauses = RestartBackoff()
-        while not self._stopping.is_set():
+        while self._is_needed(child):
             since = trio.current_time()
             try:
-                how = f"ended ({_describe_exit(await self._run_child(child))})"
+                code = await self._run_child(child)
+                how = f"ended ({_describe_exit(code)})"
+                if self._stopping.is_set() and code == 0:
+                    return
             except* OSError as group:  # no memory, process or descriptor for it just now: the others go on
                 child.kill()
                 how = f"can't be run ({group.exceptions[0]})"
-            if self._stopping.is_set():
+            if not self._is_needed(child):
                 return
             pause = pauses.next_pause(trio.current_time() - since)
             log.error("%s %s and is started again in %g s", child.name, how, pause)
             with trio.move_on_after(pause):
+                if self._stopping.is_set():
+                    await trio.sleep_forever()
                 await self._stopping.wait()
+
+    def _is_needed(self, child: _ChildProcess) -> bool:
+        """Whether the child has to run. During a stop only a control for workers that have something to report."""
+        if not self._stopping.is_set():
+            return True
+        is_awaited = any(worker.channel is not None for worker in self._workers)
+        return child is self._control and self._start.was_up and is_awaited and trio.current_time() < self._stop_by
 
     async def _run_child(self, child: _ChildProcess) -> int:
         """One life of a child, from its start to its exit code."""
@@ -332,6 +352,8 @@ class _ProcessSupervisor:
                 child.channel.post(StopNotice())
         for worker in self._workers if child is self._control else [child]:
             self._connect_worker(worker)
+        if self._stopping.is_set():
+            self._post_stop(child, self._stop_by - trio.current_time())
 
     def _connect_worker(self, worker: _ChildProcess) -> None:
         if worker.channel is None or self._control.channel is None:

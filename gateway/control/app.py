@@ -53,7 +53,7 @@ from gateway.control.workers.interval_receiver import IntervalReceiver
 from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.control.workers.workers import WorkerPool
 from gateway.listener_names import bootstrap_socket_name
-from gateway.parent_link import ParentLink
+from gateway.parent_link import ListenFailed, ParentLink
 from gateway.secret_key import ROLLOUT_PURPOSE, derive_key
 from policies.fleet.keys import FleetKey, LimitUnit, group_key
 from policies.limits.description import FleetUse
@@ -297,7 +297,12 @@ class _ControlProcess:
 
     async def _serve_admin(self) -> None:
         context, settings, metrics = self._context, self._context.settings, self._context.metrics
-        sock = await context.link.listen("admin", settings.admin.host, settings.admin.port)
+        try:
+            sock = await context.link.listen("admin", settings.admin.host, settings.admin.port)
+        except ListenFailed:
+            if context.link.stopping.is_set():  # this control was started during a stop, for what workers report last
+                return
+            raise
         views = {"/v1/storage": self._storage_service.status}
         gateway = GatewayContext(
             self._policies,

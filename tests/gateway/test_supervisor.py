@@ -268,6 +268,23 @@ def test_a_child_that_does_not_finish_in_time_is_killed(start: Any) -> None:
     assert not is_alive(worker)
 
 
+def test_a_control_that_dies_during_a_stop_is_started_again_while_a_worker_waits_for_it(start: Any) -> None:
+    family = start("stubborn", drain_s=1000)
+    control, worker = family.running()
+    os.kill(control, signal.SIGSTOP)  # else it has ended by itself
+    family.process.terminate()
+    family.wait_for("worker", "stop")
+    os.kill(control, signal.SIGKILL)
+    second = family.wait_for("control", "started", count=2)
+    assert (second["inherited"], second["was_up"]) == ([], True)
+    assert 0 < family.wait_for("control", "stop", pid=second["pid"])["timeout"] < 900
+    os.kill(worker, signal.SIGKILL)
+    code, log = family.end()
+    assert code == 0
+    assert log.count("is started again") == 1  # the second one ended in order
+    assert "killed" not in log
+
+
 def test_a_second_signal_ends_at_once(start: Any) -> None:
     family = start("stubborn", drain_s=1000)
     family.running()

@@ -140,6 +140,22 @@ def test_a_control_that_comes_back_to_an_unusable_spool_goes_on_without_and_lose
     assert "lost" not in [record["kind"] for record in records]
 
 
+def test_a_stop_while_control_is_dead_loses_nothing(
+    serve: Callable[..., Any], broker: NullBroker, closing: Callable[..., Any]
+) -> None:
+    broker.topics = {"clicks": [1]}
+    gateway = serve(at(broker), "internal_topics: none").ready()
+    producer = closing(Producer(gateway.port + 2))
+    control = gateway.wait_for("control", lambda: gateway.child("gateway.control"))
+    producer.produce()
+    os.kill(control, signal.SIGKILL)
+    producer.produce()
+    assert gateway.end() == 0
+    rows = [row for record in gateway.records() for row in record["rows"] if row["outcome"] == "unacknowledged"]
+    assert sum(row["requests"] for row in rows) == producer.sent == 2
+    assert gateway.records()[-1]["final"] is True
+
+
 def test_limits_set_at_run_time_hold_on_while_a_new_control_can_not_read_them(
     serve: Callable[..., Any], broker: NullBroker
 ) -> None:
