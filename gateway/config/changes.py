@@ -2,6 +2,9 @@
 # Each key says that itself (`live` in gateway/config/sections/fields.py). One that says nothing takes a restart, since
 # what isn't known to follow a change would only look as if it did.
 #
+# A port that has TLS goes on with it until a restart, whatever its keys become: one line that is missing in a file must
+# not have clients, and whoever else comes, speak in plain text.
+#
 # A key that takes a restart keeps its old value beside the new values of all others, so the two of them together are
 # validated once more. Names keys, and never a value: it may be a secret.
 
@@ -21,6 +24,8 @@ from gateway.config.settings import Settings
 KeyPath = tuple[str, ...]
 _UNWRITTEN_KEYS: Final = frozenset({"properties"})  # not written in the file: its keys stand beside the others
 _MISSING: Final = object()
+_TLS_PREFIX: Final = "ssl."  # of the keys of sections/tls.py
+_KEYSTORE: Final = "ssl.keystore.location"  # that one without which there is no TLS
 
 
 class ConfigChanges(NamedTuple):
@@ -41,7 +46,7 @@ def compare_settings(running: Settings, wanted: Settings) -> ConfigChanges:
     merged = dict(old)
     live, pending = [], []
     for path, value in _find_differences(old, new, ()):
-        if is_live(path):
+        if is_live(path) and not _ends_tls(path, old, new):
             live.append(_path_text(path))
             _set_value(merged, path, value)
         else:
@@ -76,6 +81,15 @@ def is_live(path: Sequence[str]) -> bool:
             return live
         kind = type_in(kind, key)
     return False
+
+
+def _ends_tls(path: KeyPath, old: Any, new: Any) -> bool:
+    """Whether it is a key of the TLS of a port that would have none any more."""
+    if not path[-1].startswith(_TLS_PREFIX):
+        return False
+    for key in path[:-1]:
+        old, new = old[key], new[key]
+    return bool(old[_KEYSTORE] and not new[_KEYSTORE])
 
 
 def _set_value(merged: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -68,6 +68,17 @@ def test_what_takes_a_restart(before: str, after: str, key: str) -> None:
     assert found.settings == parse_settings(UPSTREAM + before)
 
 
+def test_a_port_with_tls_keeps_it_until_a_restart_and_changes_it_at_once() -> None:
+    tls = "ssl.keystore.location: a.pem, ssl.truststore.location: ca.pem, ssl.client.auth: required"
+    before = f"listener: {{advertised_host: gw, {tls}}}"
+    found = change(before, "listener: {advertised_host: other}")
+    assert found.live == ("listener.advertised_host",)
+    assert found.pending == tuple(f"listener.{key.split(':')[0]}" for key in tls.split(", "))
+    assert found.settings == parse_settings(UPSTREAM + before.replace("gw", "other"))
+    found = change(before, "listener: {advertised_host: gw, ssl.keystore.location: b.pem}")
+    assert (found.pending, len(found.live)) == ((), 3)
+
+
 def test_properties_have_the_names_that_the_file_has() -> None:
     before = "upstream: {bootstrap_servers: 'b:1', sasl.password: secret}\n"
     after = "upstream: {bootstrap_servers: 'b:1', sasl.password: Geheim, socket.timeout.ms: 5}\n"
