@@ -177,6 +177,7 @@ def decide_request(
                     refused[key] = replace(why, deferred=True)
             for part in parts:
                 refused.setdefault(part[:2], shared)
+            delay_ms, notes = 0, []  # of what would have passed
     return RequestDecision(refused, delay_ms, notes, limits, spared)
 
 

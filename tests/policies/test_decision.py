@@ -183,6 +183,16 @@ def test_one_fate_is_that_of_a_refused_partition_and_never_for_good_because_of_a
     assert found.refused == {(b"ours", 0): never}
 
 
+@pytest.mark.parametrize("observes", [False, True])
+def test_nothing_is_noted_of_a_partition_that_is_refused_because_of_another(observes: bool) -> None:
+    """It is not admitted: no client waits for it, and none would."""
+    other = StubLimit(said(REJECT if observes else DELAY, 9, observes))
+    under = PartitionLimits(group=other), PartitionLimits(threshold=StubLimit(said(REJECT, 7))), PartitionLimits()
+    found = decided(*under, one_fate=True)
+    assert (set(found.refused), found.delay_ms, found.notes) == (set(KEYS), 0, [])
+    assert decided(*under).notes
+
+
 verdicts = st.none() | st.builds(said, st.sampled_from(list(STRICTNESS)), st.integers(0, 3), st.booleans())
 
 

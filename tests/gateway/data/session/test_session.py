@@ -28,6 +28,7 @@ from tests.gateway.data.play import (
     size_of,
     with_question,
 )
+from tests.gateway.data.session.limits_play import TOPIC, set_limit
 from tests.protocol import produce_cases as cases
 from tests.protocol.batches import batch
 from tests.variants import COMPILED, PURE, running
@@ -221,6 +222,17 @@ def test_clients_without_a_name_get_all_partitions_rejected_together() -> None:
     upstream, client = play.client(request(1, {"free": [0], "clicks": [0]}))
     assert upstream == b""
     assert {code for code, _ in decode_answer(client)[2].values()} == {NOT_ENOUGH_REPLICAS}
+
+
+def test_a_client_without_a_name_waits_for_no_partition_that_is_rejected_because_of_another() -> None:
+    play = Play(**OVER).named(None).overload()
+    set_limit(play, "group", 1.0)  # which delays, and for longer
+    play.session.hold.drained_at = play.now
+    _, client = play.client(request(1, {TOPIC: [0], "clicks": [0]}))
+    _, throttle_ms, rows = decode_answer(client)
+    assert all(text and text.endswith(f"retry in {throttle_ms / 1000:.1f} s") for _, text in rows.values())
+    assert play.session.hold.muted_until == pytest.approx(play.now + throttle_ms / 1000)
+    assert set(play.rows()) == {(topic, "rejected", "topic-threshold") for topic in (TOPIC, "clicks")}
 
 
 def test_a_rejection_waits_for_its_turn_behind_an_admitted_request() -> None:
