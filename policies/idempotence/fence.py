@@ -12,7 +12,8 @@
 # comes back. Sequences: KIP-98, int32 from 0, wrapping after 2^31 - 1.
 #
 # Topics by name, though Produce names them by id from v13 on: Java's client sends a request without ids (v12) as soon
-# as one of its topics has none yet, so a batch comes by id and its retry by name.
+# as one of its topics has none yet, so a batch comes by id and its retry, or a later batch, by name. While the name of
+# an id isn't known something stands in for it, and the caller asks about both (ConnectionTopics.list_names).
 
 from __future__ import annotations
 

@@ -54,8 +54,9 @@ class ProduceEnforcement:
     def enforce_request(self, request: ProduceRequest, now: float) -> RequestStep:
         """Decide about the request, and count it."""
         gate, accounts, hold, acks, version = self._gate, self._accounts, self._hold, request.acks, request.version
-        if version >= api.PRODUCE_TOPIC_IDS:
-            look = self._lookup.wait_for_names(gate.topics.find_unnamed(request.parts), acks, hold.is_abandoned, now)
+        if version >= api.PRODUCE_TOPIC_IDS or gate.topics.refused_ids:
+            unnamed = gate.find_unnamed(request.parts, version)
+            look = self._lookup.wait_for_names(unnamed, acks, hold.is_abandoned, now)
             if look is not None:
                 if look.query:
                     self._in_flight.append((self._lookup.correlation, LOOKUP, METADATA_VERSION))

@@ -82,6 +82,15 @@ class ProduceGate:
         found = [storage_of(name(part[0], version)) for part in parts]
         return sum(isinstance(each, StoragePause) and not self._only_observes(each) for each in found)
 
+    def find_unnamed(self, parts: Iterable[PartitionBatch], version: int) -> frozenset[bytes]:
+        """The topic ids whose names have to be known before this request is judged. Of a request by name: those of
+        batches that were rejected under their ids, behind which its own may stand.
+        """
+        if version >= api.PRODUCE_TOPIC_IDS:
+            return self.topics.find_unnamed(parts)
+        is_behind = bool(self.fence.entries) and any(part[4] >= 0 for part in parts)
+        return self.topics.find_unnamed_refused() if is_behind else frozenset()
+
     @property
     def passes_other_topics(self) -> bool:
         """Whether something from this connection got into the log that would also pass now, while full disks hold some
@@ -185,7 +194,7 @@ class ProduceGate:
                 and pid >= 0
                 and any(
                     fence.blocks_batch(pid, producer_epoch, each, index, sequence, now)
-                    for each in self.topics.list_names(topic, version)
+                    for each in self.topics.list_names(topic, version, possible=True)
                 )
             ):
                 refused[topic, index] = verdict.behind_fence(shown_name(name), index, wait_ms)
@@ -297,5 +306,9 @@ class ProduceGate:
                 topic_name
             ):
                 if pid >= 0:
+                    if not self.fence.entries:
+                        self.topics.refused_ids.clear()
                     self.fence.record_rejection(pid, producer_epoch, topic_name, index, sequence, now)
+                    if version >= api.PRODUCE_TOPIC_IDS and topic not in self.world.cluster.topic_ids:
+                        self.topics.record_refused_id(topic)
                 self.accounts.expect_retry(part, topic_name, now)

@@ -23,6 +23,7 @@ _TOPIC_PATTERN = re.compile(
 _UNNAMED_PREFIX = b"topic-id:"  # before an id whose name is unknown
 _COUNTED_PATTERN = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC_PATTERN.pattern)
 INVALID_TOPIC = "<invalid>"  # all others are counted under this: no topic has such a name
+MAX_REFUSED_IDS = 16  # of one connection that are remembered: each is compared with each partition
 
 
 class ConnectionTopics:
@@ -30,15 +31,17 @@ class ConnectionTopics:
 
     `by_name` and `by_id` are for the hot path: they map the topic as requests name it (name, or id from v13 on) to its
     meter. They have only topics that every client may produce to, so these pass without a further check.
+    `refused_ids`: ids under which batches were rejected, as their names were not known; with what stood in for these.
     """
 
-    __slots__ = ("_broker", "_world", "by_id", "by_name")
+    __slots__ = ("_broker", "_world", "by_id", "by_name", "refused_ids")
 
     def __init__(self, world: WorkerState, broker: BrokerMeters) -> None:
         self._world = world
         self._broker = broker
         self.by_name: dict[bytes, TopicMeter] = {}
         self.by_id: dict[bytes, TopicMeter] = {}
+        self.refused_ids: dict[bytes, bytes] = {}
 
     def reset_meters(self) -> None:
         """Meters may have gone: look them up again."""
@@ -51,15 +54,36 @@ class ConnectionTopics:
             return topic
         return self._world.cluster.topic_ids.get(topic) or _name_for_id(topic)
 
-    def list_names(self, topic: bytes, version: int) -> list[bytes]:
-        """All that `resolve_name` may have given for that name or id: an id's name becomes known later."""
+    def list_names(self, topic: bytes, version: int, *, possible: bool = False) -> list[bytes]:
+        """All that `resolve_name` may have given for that topic, by its name or its id: an id's name becomes known
+        later. `possible`: with the refused ids whose names are not known yet.
+        """
         name = self.resolve_name(topic, version)
-        return [name] if version < api.PRODUCE_TOPIC_IDS else [name, _name_for_id(topic)]
+        if version >= api.PRODUCE_TOPIC_IDS:
+            return [name, _name_for_id(topic)]
+        if not self.refused_ids:
+            return [name]
+        name_of = self._world.cluster.topic_ids.get
+        return [
+            name,
+            *(other for each, other in self.refused_ids.items() if name_of(each, name if possible else b"") == name),
+        ]
 
     def find_unnamed(self, parts: Iterable[PartitionBatch]) -> frozenset[bytes]:
         """Topic ids in a request (v13 on) whose names are not known yet."""
         known = self._world.cluster.topic_ids
         return frozenset(part[0] for part in parts if part[0] not in known)
+
+    def find_unnamed_refused(self) -> frozenset[bytes]:
+        """Refused ids whose names are not known yet."""
+        known = self._world.cluster.topic_ids
+        return frozenset(each for each in self.refused_ids if each not in known)
+
+    def record_refused_id(self, topic_id: bytes) -> None:
+        """A batch was rejected under this id, whose name is not known."""
+        if topic_id not in self.refused_ids and len(self.refused_ids) >= MAX_REFUSED_IDS:
+            del self.refused_ids[next(iter(self.refused_ids))]
+        self.refused_ids[topic_id] = _name_for_id(topic_id)
 
     def find_meter(self, topic: bytes, version: int) -> TopicMeter:
         """The meter of a topic that every client may produce to."""

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.data.pending.hold import MAX_MUTE_S, MAX_WAIT_S
 from gateway.data.shared.errors import UpstreamError
+from gateway.data.shared.topics import MAX_REFUSED_IDS
 from gateway.worker_config import WorkerInternalClient
 from policies.verdict import DELAY, NOT_ENOUGH_REPLICAS, REJECT, THROTTLING_QUOTA_EXCEEDED, Verdict
 from protocol import api
@@ -550,6 +551,55 @@ def test_batches_that_may_stand_behind_a_refused_topic_id_wait_for_it() -> None:
     play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
     assert play.client(request(2, version=13, producer=(7, 0, 1)))[0] == b""
     assert play.client(request(3, version=13, producer=(7, 0, 0)))[0] == request(3, version=13, producer=(7, 0, 0))
+
+
+def behind_refused_id(play: Play) -> bytes:
+    """A first batch is refused, as no broker names its topic in time; then others come by name, to that topic and to
+    another one. What goes upstream at once.
+    """
+    play.client(request(1, version=13, producer=(7, 0, 0)))
+    play.now = play.session.hold.held_until
+    play.again()
+    return play.client(request(2, {"clicks": [0], "free": [0]}, version=12, producer=(7, 0, 1)))[0]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_batches_by_name_wait_for_one_that_was_refused_by_its_id(version: int) -> None:
+    # Java's client sends v12 while any topic of the request has no id. A broker without state for that producer would
+    # take the second batch, and the first never again.
+    play = Play().named()
+    lookup = behind_refused_id(play)
+    assert struct.unpack_from(">hh", lookup, 4) == (api.METADATA, 12)
+    assert TOPIC_ID in lookup
+    play.world.cluster.topic_ids[TOPIC_ID] = b"clicks"
+    assert play.again()[0] == request(2, {"free": [0]}, version=12, producer=(7, 0, 1))
+    assert play.rows()["clicks", "rejected", "fence"] == (SIZE, 1, 1)
+    retried = request(3, version=version, producer=(7, 0, 0)) + request(4, version=12, producer=(7, 0, 1))
+    assert play.client(retried)[0] == retried
+    assert not play.session.gate.fence.entries
+
+
+def test_while_no_broker_names_a_refused_id_it_may_be_that_of_any_topic() -> None:
+    play = Play().named()
+    behind_refused_id(play)
+    play.now = play.session.hold.held_until
+    assert play.again()[0] == b""
+    assert {key[0] for key in play.rows() if key[2] == "fence"} == {"clicks", "free"}
+    for number in range(100, 120):
+        play.client(request(number, version=13, topic_id=bytes([number]) * 16, producer=(7, 0, 0)))
+        play.now = play.session.hold.held_until
+        play.again()
+    assert len(play.session.gate.fence.entries) > len(play.session.gate.topics.refused_ids) == MAX_REFUSED_IDS
+
+
+def test_by_name_no_refused_id_is_asked_about_behind_which_nothing_stands() -> None:
+    play = Play().named()
+    lookup = play.client(request(1, version=13))[0]  # of a producer without an id
+    play.now = play.session.hold.held_until
+    play.again()
+    assert lookup
+    behind = request(2, version=12, producer=(7, 0, 1))
+    assert play.client(behind)[0] == behind
 
 
 # --- malformed --------------------------------------------------------------------------------------------------------
