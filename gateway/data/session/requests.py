@@ -356,9 +356,8 @@ class RequestHandler:
         if key == api.API_VERSIONS:
             if cap is not None and version > cap:
                 return RequestStep(ANSWER, rewrite.unsupported_api_versions(correlation))
-            named = read_software(buf, start, stop)
-            self._client.set_software(named)
-            self._hold.set_software(named)
+            self._client.set_software(read_software(buf, start, stop))
+            self._hold.set_software(self._client.software)  # a later request may not name it
             entry = (correlation, CAP_VERSIONS, version)
         elif cap is not None and (version > cap or (key in _SHARE_APIS and version < api.LOWEST_VERSIONS[key])):
             raise unsupported_version(key, version)

@@ -218,6 +218,18 @@ def test_clients_that_do_not_retry_89_get_19_and_a_configured_code_wins(
     assert decode_answer(client)[2]["clicks", 0][0] == code
 
 
+def test_a_client_that_has_named_itself_stays_who_it_is() -> None:
+    # librdkafka asks again with version 0 where a broker knows no later one.
+    play = Play()
+    names = b"\0" + b"".join(bytes((len(name) + 1,)) + name for name in (b"librdkafka", b"2.16")) + b"\0"
+    play.client(other_request(1, api.API_VERSIONS, 3, names))
+    hold = play.session.hold
+    patience_s = hold.patience_s
+    play.client(other_request(2, api.API_VERSIONS, 0))
+    assert play.session.client.software == ("librdkafka", "2.16")
+    assert (hold.patience_s, hold.sends_ahead) == (patience_s, True)
+
+
 def test_clients_without_a_name_get_all_partitions_rejected_together() -> None:
     play = Play(**OVER).named(None).overload()
     upstream, client = play.client(request(1, {"free": [0], "clicks": [0]}))
