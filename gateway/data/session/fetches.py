@@ -39,6 +39,17 @@ _THROTTLE: Final = struct.Struct(">i")
 _SESSION: Final = struct.Struct(">6xi")  # behind throttle time and error
 
 
+class _PromisedResponse(NamedTuple):
+    """A response under client quotas that is to come: those that its request was under, in what version and by what
+    client id (later requests may have another one), and how many bytes it may have; 0: any number.
+    """
+
+    quota_limit: ConnectionQuotaLimit
+    quotas_version: int
+    client_id: str
+    size: int
+
+
 class _PassingResponse(NamedTuple):
     """A response that is charged to resource groups while it passes."""
 
@@ -69,9 +80,7 @@ class FetchLimiter:
         self._would_wait_until = 0.0  # if what is only observed were enforced
         self._denied_since = 0.0  # the first Fetch since then found no room under a quota
         self._last_response_bytes = 0  # bytes of the last answer under a quota
-        self._promised: deque[tuple[ConnectionQuotaLimit, int]] = (
-            deque()
-        )  # for each answer under a quota that is to come
+        self._promised: deque[_PromisedResponse] = deque()  # for each answer under a quota that is to come
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +143,9 @@ class FetchLimiter:
         if has_quota:
             charges |= BY_QUOTA
             promised = 0 if observes else quota_limit.reserve_fetch(now)
-            self._promised.append((quota_limit, promised))
+            self._promised.append(
+                _PromisedResponse(quota_limit, client.quotas_version, client.counted_names[1], promised)
+            )
             most = min(most, promised or _LARGEST)
         if most < _LARGEST:
             cap = fetch_request.cap_fetch if request.key == api.FETCH else fetch_request.cap_share_fetch
@@ -186,8 +197,10 @@ class FetchLimiter:
         if charges & BY_BROKER_TOTAL:
             client.world.quotas.record_fetched(client.node_id, 4 + size)
         if charges & BY_QUOTA:
-            quota_limit, promised = self._promised.popleft()  # later requests may have another client id
+            quota_limit, quotas_version, client_id, promised = self._promised.popleft()
             quota_limit.release_fetch(promised)
+            if quotas_version != client.world.quotas.version:  # one that has been removed makes nobody wait
+                quota_limit = client.find_quota_limit(client_id, now)
             self._last_response_bytes = 4 + size
             if "quota" not in client.observed_policies:
                 wait = quota_limit.charge_fetch(4 + size, now)
@@ -233,8 +246,8 @@ class FetchLimiter:
     def close(self) -> None:
         """The connection has ended."""
         while self._promised:
-            quota_limit, promised = self._promised.popleft()
-            quota_limit.release_fetch(promised)
+            promised = self._promised.popleft()
+            promised.quota_limit.release_fetch(promised.size)
         if self.dispatch is not None:
             self.dispatch.close()
 

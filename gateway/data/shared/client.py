@@ -118,12 +118,7 @@ class ConnectedClient:
         self.observed_policies = (
             decision.ALL_POLICIES if world.settings.mode == "observe" else self._find_observed_policies()
         )
-        user = self.principal.partition(":")[2]
-        self.quota_limit = (
-            NO_QUOTA_LIMIT
-            if self.is_exempt
-            else quotas.connection_limit(self.node_id, user, self.counted_names[1], now)
-        )
+        self.quota_limit = self.find_quota_limit(self.counted_names[1], now)
         self.group_limit = None if self.is_exempt else groups.principal_publish_limit(self.principal, now)
         self.accepted_rows.clear()  # they say the group
         has_quota = bool(self.quota_limit.produce_limiters)
@@ -133,6 +128,12 @@ class ConnectedClient:
             or (has_quota and "quota" in self.observed_policies)
         )
         self.produce_quota = self.quota_limit if has_quota and not self.needs_judging else None
+
+    def find_quota_limit(self, client_id: str, now: float) -> ConnectionQuotaLimit:
+        """The client quotas on its requests with that client id, as they are now."""
+        if self.world.is_internal_client(self.principal, client_id):
+            return NO_QUOTA_LIMIT
+        return self.world.quotas.connection_limit(self.node_id, self.principal.partition(":")[2], client_id, now)
 
     def _find_observed_policies(self) -> frozenset[str]:
         quotas, groups = self.world.quotas.observes, self.world.engine.groups.observes

@@ -88,6 +88,15 @@ def test_a_quota_set_while_connected_binds_with_the_next_request() -> None:
     assert throttle_of(on, 3) == 0
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_answer_is_charged_to_the_quotas_that_there_are_when_it_comes(removed: bool) -> None:
+    on = play((APP, CONSUME, 100.0))
+    on.client(fetch())
+    on.set_quotas(*([] if removed else [(APP, CONSUME, 200.0)]))
+    assert (told(on.broker(fetched())) == 0) is removed
+    assert bool(on.client(fetch(2))[0]) is removed
+
+
 def test_changes_of_some_quotas_leave_all_others_as_they_are() -> None:
     on = play((APP, PRODUCE, float(SIZE)), (Entity("bob"), PRODUCE, 1.0))
     bob = on.world.quotas.store.entries[Entity("bob")]
