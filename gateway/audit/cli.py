@@ -212,7 +212,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     """The options that choose the data to read, and the Spark to read it with."""
     add = parser.add_argument
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="read the usage topic of this Kafka (not of the gateway)")
-    add("--topic", default=topic_names.USAGE, help="its name (%(default)s)")
+    add("--topic", help=f"its name ({topic_names.USAGE})")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files: file, directory or glob")
     add("--tables", metavar="DIR", help="read the tables that `produce-gateway audit stream` has written")
     add("--from", dest="start", metavar="TIME", help="first interval: 2026-11-20T21:00Z, or 1h for an hour ago")
@@ -273,6 +273,21 @@ def check_engine_option(options: argparse.Namespace) -> None:
         exit_wrong_use("--engine local needs no Spark: --conf, --jars, --packages are Spark's")
 
 
+def check_topic_options(options: argparse.Namespace, *, reads_topic: bool, asks_kafka: bool) -> None:
+    """Refuse options of Kafka's where it isn't asked, and put the usage topic's name in order. Who gives --topic with
+    other sources may mean a topic of producers, and take sums of all topics for its own.
+
+    Raises:
+        SystemExit: there is one; the reason has been printed.
+    """
+    if options.topic is not None and not reads_topic:
+        exit_wrong_use("--topic is the usage log's topic in Kafka, which isn't read here; --by topic has a row of each")
+    if not asks_kafka and (options.property or options.command_config is not None):
+        exit_wrong_use("--property and --command-config are the Kafka client's: they need --bootstrap-servers")
+    if options.topic is None:
+        options.topic = topic_names.USAGE
+
+
 def _check_answer_options(options: argparse.Namespace) -> None:
     place = getattr(options, "destination", None)  # the report and others have none, or another one
     if place is not None and options.format != TABLE and not place.endswith(f".{options.format}"):
@@ -301,6 +316,8 @@ def check_source_options(options: argparse.Namespace, now_ms: int) -> SourceOpti
         exit_wrong_use("--to must be later than --from")
     start, end = (None if each is None else min(max(_FIRST_MS, each), _LAST_MS) for each in (start, end))
     properties = read_properties(options)
+    from_kafka = options.bootstrap_servers is not None
+    check_topic_options(options, reads_topic=from_kafka, asks_kafka=from_kafka)
     keys = read_chain_keys(options.chain_key)
     if keys and options.tables:
         exit_wrong_use("--chain-key: tables hold no text to check; give it to `audit stream`, which writes them")
@@ -590,7 +607,7 @@ def read_properties(options: argparse.Namespace) -> dict[str, str]:
     """
     from gateway.kafka.java_properties import find_meant_property
 
-    given = read_properties_file(options.command_config) if options.command_config else {}
+    given = read_properties_file(options.command_config) if options.command_config is not None else {}
     given |= parse_pairs("--property", options.property)
     found = {name.removeprefix("kafka."): value for name, value in given.items()}
     for name in found:

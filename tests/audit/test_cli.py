@@ -86,7 +86,7 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
         "client.id: \\\n  caf\\u00e9\n"
     )
     _, reading = _checked(
-        *("--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
+        *("--bootstrap-servers", "x:1", "--command-config", str(path), "--property", "kafka.security.protocol=SSL"),
         *("--conf", "spark.driver.memory=2g"),
     )
     assert reading.properties == {
@@ -118,6 +118,18 @@ def test_properties_come_from_a_file_and_from_options_with_or_without_the_prefix
             ("tops", "--spool", "x"),
             "'tops' is not a command of the audit, and options begin with --; did you mean top?",
         ),
+        (
+            ("--spool", "x", "--topic", "clicks"),
+            "--topic is the usage log's topic in Kafka, which isn't read here; --by",
+        ),
+        (("--tables", "x", "--topic", "clicks"), "--topic is the usage log's topic in Kafka, which isn't read here"),
+        (("top", "--spool", "x", "--topic", "clicks"), "--topic is the usage log's topic in Kafka, which isn't read"),
+        (
+            ("--spool", "x", "--property", "acks=1"),
+            "--property and --command-config are the Kafka client's: they need",
+        ),
+        (("--tables", "x", "--command-config", "/dev/null"), "--property and --command-config are the Kafka client's"),
+        (("--spool", "x", "--command-config", ""), "--command-config: : Is a directory"),
         (("--spool", "x", "--chain-key", "/nowhere"), "--chain-key: /nowhere: No such file or directory"),
         (("--spool", "x", "--chain-key", "/dev/null"), "--chain-key: /dev/null: must have 32 bytes or more"),
         (("--tables", "x", "--chain-key", __file__), "--chain-key: tables hold no text to check"),

@@ -18,6 +18,7 @@ GIGABYTE: Final = 10**9
 MATCHED: Final = ("group", "topic", "principal", "client_id", "software", "broker", "gateway")
 MOST_DIGITS: Final = 6
 _PRICE, _CURRENCY = "per_gb", "currency"
+_BLANKS: Final = " \t"
 _CHARGED: Final = (columns.OFFERED, *usage.OUTCOMES, columns.MAYBE_APPENDED)
 
 
@@ -87,7 +88,7 @@ def _parse_csv(text: str) -> PriceList:
     prices: list[GigabytePrice] = []
     currencies: dict[str, str] = {}
     try:
-        names = reader.fieldnames or ()
+        names = reader.fieldnames = [name.strip(_BLANKS) for name in reader.fieldnames or ()]
         _check_names(names, (_PRICE, *MATCHED, _CURRENCY), "line 1: ")
         for name in names:
             if names.count(name) > 1:
@@ -96,6 +97,8 @@ def _parse_csv(text: str) -> PriceList:
             where = f"line {reader.line_num}"
             if "" in row:
                 raise InvalidPrices(f"{where}: it has more values than there are columns")
+            # Spaces around a value are the file's, not the name's: a pattern with them would match nothing.
+            row = {name: value.strip(_BLANKS) for name, value in row.items()}
             currencies[row.pop(_CURRENCY, "")] = where
             prices.append(_make_price({name: value for name, value in row.items() if value}, where))
     except csv.Error as error:

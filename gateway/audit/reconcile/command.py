@@ -70,7 +70,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", metavar="HOST:PORT,…", help="of Kafka, not of the gateway")
     add("--since", metavar="FILE", help="a snapshot; without it: since the topics were made")
     add("--until", metavar="FILE", help="a later one; without it: now")
-    add("--topic", default=topic_names.USAGE, help="of the usage log (%(default)s)")
+    add("--topic", help=f"of the usage log ({topic_names.USAGE})")
     add("--spool", action="append", default=[], metavar="PATH", help="read spool files in place of that topic")
     add("--tables", metavar="DIR", help="read the tables of `produce-gateway audit stream` in place of that topic")
     add("--margin", default="5s", metavar="DURATION", help="intervals so near a snapshot may be on either side (5s)")
@@ -124,6 +124,10 @@ def _prepare_reconcile(options: argparse.Namespace) -> Callable[[], int]:
         cli.read_properties(options),
         cli.parse_pairs("--conf", options.conf),
         _topic_filter(options.topics),
+    )
+    from_kafka = options.bootstrap_servers is not None
+    cli.check_topic_options(
+        options, reads_topic=from_kafka and not (options.spool or options.tables), asks_kafka=from_kafka
     )
     margin_ms, settle_ms = (_parse_age(f"--{name}", getattr(options, name)) for name in ("margin", "settle"))
     since, until = (_read_snapshot(name, getattr(options, name.removeprefix("--"))) for name in ("--since", "--until"))

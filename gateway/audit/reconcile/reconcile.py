@@ -175,9 +175,9 @@ class TopicVerdict:
 def measure_growth(since: ReconciledTopicLog | None, until: ReconciledTopicLog | None) -> LogGrowth:
     """The growth of a topic's logs from one look to the other; `since` None: from when it was made."""
     if until is None:
-        return LogGrowth(
-            None, None, was_recreated=True, reasons=("the topic is deleted: its log's contents are not known",)
-        )
+        # Requests with acks=0 are forwarded to any name, and may be all that was counted under it.
+        what = "there is no such topic: it was deleted, or never existed" if since is None else "the topic is deleted"
+        return LogGrowth(None, None, was_recreated=True, reasons=(f"{what}: its log's contents are not known",))
     if since is not None and since.id != until.id:
         whole = measure_growth(None, until)
         return LogGrowth(

@@ -93,11 +93,11 @@ def _add_upkeep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare_stream(options: argparse.Namespace) -> Callable[[], int]:
-    interval = cli.parse_duration_ms("--interval", options.interval) if options.interval else None
+    interval = cli.parse_duration_ms("--interval", options.interval) if options.interval is not None else None
     derive_every = cli.parse_duration_ms("--derive-every", options.derive_every)
     if options.max_records is not None and options.max_records < 1:
         cli.exit_wrong_use(f"--max-records: {options.max_records} is not a valid number of records")
-    address = _parse_address(options.metrics_port) if options.metrics_port else None
+    address = _parse_address(options.metrics_port) if options.metrics_port is not None else None
     properties = cli.read_properties(options)
     conf = cli.parse_pairs("--conf", options.conf)
     checkpoint = options.checkpoint or f"{options.output.rstrip('/')}/_checkpoint"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ def qualify_path(spark: SparkSession | None, root: str) -> str:
         return f"{_LOCAL}/{root.removeprefix(_LOCAL).lstrip('/')}"
     if "://" in root:
         return root
+    if re.match(r"[A-Za-z][\w+.-]+:/", root):  # Hadoop's short form, which would be a directory of this name
+        raise AuditError(f"{root}: a URI has two slashes behind its scheme, as hdfs://namenode:8020/audit")
     scheme, host = _find_default_place(spark) if spark is not None else ("file", "")
     if scheme == "file":
         return f"{_LOCAL}{Path(root).absolute()}"

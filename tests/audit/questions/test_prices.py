@@ -59,6 +59,11 @@ def test_the_first_price_that_matches_holds_and_amounts_are_rounded_once_per_lin
     assert (total["amount"], total["unpriced_bytes"]) == (Decimal("23058430.20"), 7)
 
 
+def test_spaces_around_a_value_of_a_csv_file_are_no_part_of_it() -> None:
+    spaced = CSV.replace(",", " ,\t").replace("\n", " \n")
+    assert parse_prices(spaced, is_csv=True) == parse_prices(CSV, is_csv=True)
+
+
 def test_a_half_goes_up() -> None:
     found = parse_prices("currency: EUR\nprices: [{per_gb: 0.005}, ]", is_csv=False)
     assert cost.make_lines([_row("", "", 10**9)], MONTHS, found)[0]["amount"] == Decimal("0.01")

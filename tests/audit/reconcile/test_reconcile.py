@@ -207,6 +207,15 @@ def test_what_is_counted_under_no_topics_name_is_in_no_log() -> None:
     assert found == {"topic-id:AA": UNKNOWN, "gone": UNKNOWN}
 
 
+def test_a_topic_is_called_deleted_only_if_a_snapshot_has_had_it() -> None:
+    counted = {"misspelt": CountedUsage(maybe=UsageSum(75, 1))}  # with acks=0, which is forwarded to any name
+    found = reconcile_topics(_snapshot(0, {"gone": _topic(_part(1, 1))}), _snapshot(100, {}), counted)
+    assert {each.topic: each.reasons for each in found} == {
+        "gone": ["the topic is deleted: its log's contents are not known"],
+        "misspelt": ["there is no such topic: it was deleted, or never existed: its log's contents are not known"],
+    }
+
+
 def test_snapshots_have_to_be_of_one_cluster_and_in_order() -> None:
     one, two = _snapshot(0, {}), _snapshot(100, {})
     with pytest.raises(InvalidLogSnapshot, match="of --since is the later one"):
@@ -302,6 +311,18 @@ def _again() -> TopicVerdict:
         ((), "no broker to ask: give --bootstrap-servers, or --until FILE"),
         (("--until", "{good}"), "nothing to compare with: give --bootstrap-servers"),
         (("--until", "{good}", "--tables", "t", "--spool", "s"), "--tables can't be read together with --spool"),
+        (
+            ("--until", "{good}", "--spool", "s", "--topic", "clicks"),
+            "--topic is the usage log's topic in Kafka, which",
+        ),
+        (
+            ("--bootstrap-servers", "x:1", "--tables", "t", "--topic", "clicks"),
+            "--topic is the usage log's topic in Kafka, which isn't read here",
+        ),
+        (
+            ("--until", "{good}", "--tables", "t", "--property", "a=b"),
+            "--property and --command-config are the Kafka cl",
+        ),
         (("--bootstrap-servers", "x:1", "--since", "/nowhere"), "--since: /nowhere: No such file or directory"),
         (("--bootstrap-servers", "x:1", "--since", "{bad}"), "not a valid snapshot: JSONDecodeError"),
         (("--bootstrap-servers", "x:1", "--margin", "soon"), "--margin: 'soon' is not a valid duration"),

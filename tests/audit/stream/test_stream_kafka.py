@@ -154,6 +154,14 @@ def _make_again(kafka: EmbeddedCluster, admin: AdminClient, topic: str) -> None:
     [
         (("stream",), "the following arguments are required: --bootstrap-servers, --output"),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", "soon"), "--interval: 'soon' is no"),
+        (
+            ("stream", "--bootstrap-servers", "x:1", "--output", "o", "--interval", ""),
+            "--interval: '' is not a valid d",
+        ),
+        (
+            ("stream", "--bootstrap-servers", "x:1", "--output", "o", "--metrics-port", ""),
+            "--metrics-port: '' is not a",
+        ),
         (("stream", "--bootstrap-servers", "x:1", "--output", "o", "--max-records", "0"), "--max-records: 0 is not a"),
         (
             ("stream", "--bootstrap-servers", "x:1", "--output", "o", "--metrics-port", "x:y"),

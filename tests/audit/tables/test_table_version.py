@@ -156,6 +156,8 @@ def test_places_and_keys_are_those_of_the_session(spark: SparkSession, tmp_path:
     assert qualify_path(cast("SparkSession", elsewhere), str(tmp_path)) == f"file:{tmp_path}"
     with pytest.raises(AuditError, match=r"^/a\\b: deltalake takes a backslash for a slash$"):
         qualify_path(spark, "/a\\b")
+    with pytest.raises(AuditError, match=r"^hdfs:/audit: a URI has two slashes behind its scheme"):
+        qualify_path(spark, "hdfs:/audit")
     assert find_storage_options(spark) == {}
     assert not has_locking_log_store(spark, "s3a://bucket/audit")
     settings = {
