@@ -387,6 +387,14 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["admin.tlsSecret=x", "admin.extra.ssl\\.key\\.password=hunter2"], "a password or key in clear"),
         (["upstream.properties.ssl\\.key\\.pem=hunter2"], "a password or key in clear"),
         (["admin.extra.tokens={hunter2hunter2hunter2}"], "admin.extra.tokens has a token in clear"),
+        (
+            ["extraEnv[0].name=PRODUCE_GATEWAY_UPSTREAM__SASL_PASSWORD", "extraEnv[0].value=hunter2"],
+            "extraEnv has PRODUCE_GATEWAY_UPSTREAM__SASL_PASSWORD in clear",
+        ),
+        (
+            ["autoscaling.enabled=true", "autoscaling.minReplicas=5", "autoscaling.maxReplicas=2"],
+            "autoscaling.minReplicas: 5 is more than autoscaling.maxReplicas, 2",
+        ),
         (["config.gateway_id=gw", "replicaCount=2"], "config.gateway_id would be the same for all gateways"),
         (["podLabels.app\\.kubernetes\\.io/name=x"], "podLabels has app.kubernetes.io/name"),
         (["listener.port=30000", "listener.brokerIds={40000}"], "broker 40000 would have port 70001"),
@@ -416,9 +424,13 @@ def test_passwords_in_files_are_no_secrets() -> None:
         "config.storage.admin.sasl\\.password.file=/run/x",
         "config.secret_key_file=/run/y",
         "admin.extra.tokens={a:b}",
+        "admin.extra.tokens[1].file=/run/z",
+        "extraEnv[0].name=PRODUCE_GATEWAY_UPSTREAM__SASL_PASSWORD",
+        "extraEnv[0].valueFrom.secretKeyRef.name=x",
     )
     made = rendered(MINIMAL, *sets).one("ConfigMap")["data"]["gateway.yaml"]
     assert "file: /run/x" in made
+    assert "file: /run/z" in made
 
 
 def test_names_that_look_like_numbers_are_text() -> None:
@@ -437,28 +449,52 @@ def test_names_that_look_like_numbers_are_text() -> None:
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["123"]}
 
 
-def test_the_notes_say_where_clients_begin(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def chart_with_notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # `helm install` alone prints notes, and wants a cluster even for a dry run: here they are part of a manifest.
-    chart = tmp_path / "chart"
+    chart = tmp_path_factory.mktemp("notes") / "chart"
     shutil.copytree(CHART, chart)
     path = chart / "templates" / "NOTES.txt"
     wrapped = f'{{{{ define "notes" }}}}{path.read_text("utf-8")}{{{{ end }}}}'
     manifest = 'kind: ConfigMap\nmetadata: {name: notes}\ndata:\n  notes: |\n    {{ include "notes" . | nindent 4 }}\n'
     path.with_name("notes.yaml").write_text(wrapped + manifest)
+    return chart
+
+
+def notes_of(chart: Path, values: Path, *sets: str) -> str:
+    more = [word for each in sets for word in ("--set", each)]
+    only = ("--show-only", "templates/notes.yaml")
+    code, said, error = run("template", RELEASE, chart, "--namespace", NAMESPACE, "--values", values, *only, *more)
+    assert code == 0, error
+    return str(yaml.safe_load(said)["data"]["notes"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ((), ()),
+        (("resources.limits.memory=1Gi",), ("limits.max_buffered_bytes (1GiB) and 200 MiB",)),
+        (("resources.limits.memory=1300M", "config.limits.max_buffered_bytes=1GB"), ()),
+        (("config.limits.max_buffered_bytes=4GiB",), ("limits.max_buffered_bytes (4GiB)",)),
+        (("config.limits.max_buffered_bytes=1950000000",), ("limits.max_buffered_bytes (1950000000)",)),
+        (("config.limits.max_buffered_bytes=64MiB", "resources.limits.memory=null"), ()),
+        (("persistence.size=1Gi",), ("usage_log.max_spool_bytes (1GiB)",)),
+        (("config.usage_log.max_spool_bytes=10GiB",), ("usage_log.max_spool_bytes (10GiB)",)),
+        (("config.usage_log.max_spool_bytes=10GiB", "persistence.enabled=false"), ("persistence.enabled is false",)),
+        (("existingConfigSecret=mine", "resources.limits.memory=1Gi"), ()),
+    ],
+)
+def test_the_notes_warn_of_sizes_that_do_not_fit(
+    sets: tuple[str, ...], words: tuple[str, ...], chart_with_notes: Path
+) -> None:
+    warnings = [line for line in notes_of(chart_with_notes, MINIMAL, *sets).splitlines() if "WARNING" in line]
+    assert len(warnings) == len(words)
+    assert all(word in warning for word, warning in zip(words, warnings, strict=True))
+
+
+def test_the_notes_say_where_clients_begin(chart_with_notes: Path) -> None:
     for values in VALUES:
-        code, said, error = run(
-            "template",
-            RELEASE,
-            chart,
-            "--namespace",
-            NAMESPACE,
-            "--values",
-            values,
-            "--show-only",
-            "templates/notes.yaml",
-        )
-        assert code == 0, error
-        notes = yaml.safe_load(said)["data"]["notes"]
+        notes = notes_of(chart_with_notes, values)
         host, port = rendered(values).settings.all_listeners["default"].bootstrap_address
         assert f"{host}:{port}" in notes
         commands = re.findall(r"-- produce-gateway (\S+)", notes)

@@ -70,6 +70,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- add .Values.shutdownDelaySeconds .Values.drainTimeoutSeconds 10 }}
 {{- end }}
 
+{{/* Bytes of a size in Kubernetes' or the configuration's words; 0: none of them. */}}
+{{- define "pg.bytes" -}}
+{{- if kindIs "string" . }}
+{{- $factors := dict "" 1 "k" 1000 "K" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $factor := get $factors (regexFind "[A-Za-z]*$" . | trimSuffix "B") | default 0 }}
+{{- mulf (regexFind "^[0-9.]+" (trim .) | float64) (float64 $factor) }}
+{{- else }}
+{{- float64 . }}
+{{- end }}
+{{- end }}
+
 {{/* What can't be told by a schema: which values need which. */}}
 {{- define "pg.check" -}}
 {{- if not .Values.existingConfigSecret }}
@@ -119,8 +130,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "a password or key in clear: this becomes a ConfigMap, so write {file: PATH}, and mount the Secret by upstream.existingSecret or extraVolumes" }}
 {{- end }}
 {{- range .Values.admin.extra.tokens }}
-{{- if not (contains ":" .) }}
+{{- if and (kindIs "string" .) (not (contains ":" .)) }}
 {{- fail "admin.extra.tokens has a token in clear, and becomes a ConfigMap: put it into admin.existingSecret" }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if and .value (regexMatch "^PRODUCE_GATEWAY_.*(PASSWORD|SECRET|KEY_PEM|TOKENS)$" .name) }}
+{{- fail (printf "extraEnv has %s in clear, and becomes part of the StatefulSet: write valueFrom.secretKeyRef" .name) }}
+{{- end }}
+{{- end }}
+{{- with .Values.autoscaling }}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
+{{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}
 {{- end }}
 {{- end }}
 {{- if and .Values.config.gateway_id (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
