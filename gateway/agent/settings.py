@@ -98,11 +98,11 @@ class AgentSettings(_AgentSection):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        _check_order("", self.soft, self.hard)
+        _check_limits("", self.soft, self.hard)
         for path in self.volumes:
             if path not in self.log_dirs:
                 raise ValueError(f"volumes: {path} is not one of the log dirs {', '.join(self.log_dirs)}")
-            _check_order(f"volumes: {path}: ", *self.find_limits([path]))
+            _check_limits(f"volumes: {path}: ", *self.find_limits([path]))
         return self
 
     def find_limits(self, log_dirs: Sequence[str]) -> tuple[VolumeLimit | None, VolumeLimit | None]:
@@ -125,6 +125,8 @@ class AgentSettings(_AgentSection):
         }
 
 
-def _check_order(where: str, soft: VolumeLimit | None, hard: VolumeLimit | None) -> None:
+def _check_limits(where: str, soft: VolumeLimit | None, hard: VolumeLimit | None) -> None:
+    if hard is not None and (hard.type, hard.level) == ("MinFreePercentage", 1):
+        raise ValueError(f"{where}the hard limit ({hard}) would always hold all producers: no more can ever be free")
     if soft is not None and hard is not None and (soft.lag_behind(hard) or 0.0) > 0:
         raise ValueError(f"{where}the soft limit ({soft}) would be reached after the hard one ({hard})")

@@ -123,6 +123,10 @@ def test_examples_of_the_documentation_are_accepted(tmp_path: Path) -> None:
             "volumes: /b: the soft limit (ConsumedBytes 2.0 MB) would be reached after the hard one"
             " (ConsumedBytes 1.0 MB)",
         ),
+        (
+            [*BASE, "--hard", "MinFreePercentage:100"],
+            "the hard limit (MinFreePercentage 100 %) would always hold all producers: no more can ever be free",
+        ),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml: can't be read: No such file or directory"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
