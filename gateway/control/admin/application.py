@@ -81,7 +81,8 @@ class AdminApplication:
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
         """Respond to a request that the gate lets pass."""
         path = scope["path"]
-        if self._api is not None and path not in self._views and path.startswith(API_PATHS):
+        is_view = path in self._views and not scope["query_string"]  # the API says that they have no parameters
+        if self._api is not None and not is_view and path.startswith(API_PATHS):
             await self._api(scope, receive, send)
         elif self._console is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
             await self._console(scope, receive, send)

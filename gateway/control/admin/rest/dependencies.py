@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 from urllib.parse import unquote
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.exceptions import HTTPException
 
 from gateway.access_tokens.roles import AccessRole
@@ -16,6 +16,7 @@ from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.admin.rest.facts import TrafficFacts
 from gateway.control.admin.rest.models import MAX_NAME, Validation
 from gateway.http.admin_api import USER_HEADER
+from gateway.control.admin.rest.problems import ERROR_RESPONSES, Finding, RequestRefused
 from gateway.system.sockets import address_text
 from policies.definitions.policy_records import ChangeSource
 
@@ -29,6 +30,22 @@ def set_context(app: FastAPI, gateway: GatewayContext) -> None:
 
 
 # FastAPI runs a dependency that isn't async in a thread.
+
+
+def make_router() -> APIRouter:
+    """For the endpoints of a resource."""
+    return APIRouter(responses=ERROR_RESPONSES, dependencies=[Depends(_refuse_needless_parameters)])
+
+
+async def _refuse_needless_parameters(request: Request) -> None:
+    """An endpoint that has parameters refuses others by its model. One that has none would pass over all of them: a
+    change with ?validate_only=true, where the body has that field, would be made.
+    """
+    names = [*request.query_params]
+    if names and not request.scope["route"].dependant.query_params:
+        in_body = ": write it into the body" if request.method == "POST" else ""
+        what = f"unknown: {names[0][:MAX_NAME]!r}; {request.method} takes no parameters here{in_body}"
+        raise RequestRefused("the request can't be understood: nothing was done", [Finding(where="query", what=what)])
 
 
 async def _gateway_of(request: Request) -> GatewayContext:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -230,6 +231,20 @@ async def test_an_unknown_query_is_an_error_and_not_everything(server: Server) -
     status, said = await server.ask("GET", "/v1/client-quotas", usr="alice")
     assert status == 422
     assert said["errors"] == [{"where": "query", "what": "unknown: 'usr'; did you mean user?"}]
+
+
+async def test_no_path_passes_over_a_parameter(server: Server) -> None:
+    _, api = await server.ask("GET", "/openapi.json")
+    assert len(api["paths"]) > 30
+    for path, methods in api["paths"].items():
+        for method in methods:
+            _, said = await server.ask(method.upper(), f"{re.sub('{.*?}', '1', path)}?validate_onyl=true", {})
+            assert "unknown: 'validate_onyl'" in str(said), (method, path)
+    alterations = [{"entity": [{"type": "user", "name": "a"}], "ops": [{"key": "producer_byte_rate", "value": 1e6}]}]
+    status, said = await server.ask("POST", "/v1/client-quotas:alter?validate_only=true", {"alterations": alterations})
+    what = "unknown: 'validate_only'; POST takes no parameters here: write it into the body"
+    assert (status, said["errors"]) == (422, [{"where": "query", "what": what}])
+    assert server.policies.policies.version == 0
 
 
 async def test_a_parameter_that_is_given_twice_is_an_error(server: Server) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import trio
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import AliasPath, BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from gateway.access_tokens.roles import AccessRole
-from gateway.control.admin.rest.dependencies import Gateway, Requester
+from gateway.control.admin.rest.dependencies import Gateway, Requester, make_router
 from gateway.control.admin.rest.models import Changed, EndText, RequestModel, TimeText, Until
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from policies.definitions.policy_values import PolicyError, PolicyKind
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
 class GivenDocument(RequestModel):

@@ -6,11 +6,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import AliasPath, BaseModel, Field
 
 from gateway.control.admin.rest.context import GatewayContext
-from gateway.control.admin.rest.dependencies import Facts, Gateway
+from gateway.control.admin.rest.dependencies import Facts, Gateway, make_router
 from gateway.control.admin.rest.models import (
     MAX_NAME,
     CountedName,
@@ -21,11 +21,10 @@ from gateway.control.admin.rest.models import (
     counted_principal,
     respond_from_thread,
 )
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from policies import explain
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
-topics_router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
+topics_router: Final = make_router()
 
 
 class ExplainQuery(RequestModel):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self, cast, get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.control.admin.rest.dependencies import Facts, Gateway, How, Requester
+from gateway.control.admin.rest.dependencies import Facts, Gateway, How, Requester, make_router
 from gateway.control.admin.rest.models import (
     MAX_NAME,
     Alterations,
@@ -23,7 +23,6 @@ from gateway.control.admin.rest.models import (
     Until,
     respond_from_thread,
 )
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.name_hints import name_hint
 from policies import explain
@@ -46,7 +45,7 @@ from policies.units import parse_size
 
 GROUP_PATHS: Final = ("/admin/v2/resourcegroup", "/admin/v2/resourcegroups")  # the proposal's, and Pulsar's
 NO_LIMIT: Final = -1  # as Pulsar says it
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------

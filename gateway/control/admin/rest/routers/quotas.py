@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import trio
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from gateway import channel
 from gateway.control.admin.rest import problems
-from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester
+from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester, make_router
 from gateway.control.admin.rest.models import (
     MAX_NAME,
     Alterations,
@@ -22,7 +22,6 @@ from gateway.control.admin.rest.models import (
     refuse_bool,
     respond_from_thread,
 )
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from policies import explain
 from policies.definitions.policy_values import PolicyKey, ValueEnds
 from policies.definitions.rollout import rollout_text
@@ -32,8 +31,8 @@ from policies.quotas.store import Alteration, EntityValues, Op, QuotaStore, Reso
 from policies.quotas.text import entity_text, quota_text
 from policies.units import format_time, parse_size
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
-effective_router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
+effective_router: Final = make_router()
 _NO_QUOTAS: Final = QuotaStore()
 
 

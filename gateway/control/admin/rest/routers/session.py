@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.access_tokens.tokens import MAX_TOKEN_LENGTH
 from gateway.control.access.caller import AdminCaller, caller_of
 from gateway.control.access.gate import LoginOutcome, gate_of
-from gateway.control.admin.rest.problems import ERROR_RESPONSES, problem_response
+from gateway.control.admin.rest.dependencies import make_router
+from gateway.control.admin.rest.problems import problem_response
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
 class GivenToken(BaseModel):

@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query, Request
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from gateway import channel, compiled
 from gateway.config.sections.fields import Host
 from gateway.control.admin.rest import problems
-from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester
-from gateway.control.admin.rest.models import BrokerId, CountedName, ShownFlow, ShownHeld, counted_principal
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
+from gateway.control.admin.rest.dependencies import Facts, Gateway, Requester, make_router
+from gateway.control.admin.rest.models import (
+    BrokerId,
+    CountedName,
+    RequestModel,
+    ShownFlow,
+    ShownHeld,
+    counted_principal,
+)
 from gateway.control.fleet.exchange.usage_codec import GatewayTraffic
 from gateway.control.gateway_health import FleetStatus
 from gateway.control.lifecycle.reload import DOOR, ConfigStatus
@@ -24,14 +30,10 @@ from gateway.control.usage.timeline import SLOT_MS
 from gateway.control.workers.inquiries import InquiryResult
 from policies.explain import HeldTraffic, TopicFlow, storage_effect_text
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
-class _QueryModel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ClientsQuery(_QueryModel):
+class ClientsQuery(RequestModel):
     """`user`, `client_id`: exactly these. `held`: only those that were held back; by `held`: the latest first."""
 
     by: Literal["rate", "rejected", "delayed", "held"] = "rate"
@@ -41,11 +43,11 @@ class ClientsQuery(_QueryModel):
     held: bool = False
 
 
-class TrafficQuery(_QueryModel):
+class TrafficQuery(RequestModel):
     minutes: int = Field(default=60, ge=1, le=60)
 
 
-class DecisionsQuery(_QueryModel):
+class DecisionsQuery(RequestModel):
     """`topic`, `user`, `client_id`: exactly these."""
 
     limit: int = Field(default=100, ge=1, le=1000)
@@ -55,7 +57,7 @@ class DecisionsQuery(_QueryModel):
     outcome: Literal["rejected", "dropped", "delayed", "would_reject", "would_delay"] | None = None
 
 
-class ConnectionsQuery(_QueryModel):
+class ConnectionsQuery(RequestModel):
     """`principal`, `client_id`, `address` (without port): exactly these. `muted`: only connections that are."""
 
     limit: int = Field(default=100, ge=1, le=1000)

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from gateway.control.admin.rest.dependencies import Gateway, How, Requester
+from gateway.control.admin.rest.dependencies import Gateway, How, Requester, make_router
 from gateway.control.admin.rest.models import Alterations, Until, alterations_of
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.control.storage.override import OVERRIDE_KEY, list_full_volumes
 from gateway.control.storage.status import StorageStatus
@@ -20,7 +18,7 @@ from policies.definitions.policy_values import PolicyOperation
 from policies.storage import MAX_REASON_CHARS, InvalidOverride, StorageOverride
 
 PATH: Final = "/v1/storage/override"
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
 class NewOverride(BaseModel):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Depends, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from gateway import channel
-from gateway.control.admin.rest.dependencies import Gateway, How, Requester
+from gateway.control.admin.rest.dependencies import Gateway, How, Requester, make_router
 from gateway.control.admin.rest.models import Alterations, Committed, RequestModel, Size, Until, respond_from_thread
-from gateway.control.admin.rest.problems import ERROR_RESPONSES
 from gateway.control.policies.service import ChangeResult
 from gateway.policy_document import describe_setting
 from policies.definitions.policy_set import PolicySet
@@ -21,7 +20,7 @@ from policies.definitions.rollout import ALL_CLIENTS
 from policies.thresholds.sums import EVERY_BROKER, TopicPlaces
 from policies.thresholds.values import TOTAL_KEY, TOTAL_OUT_KEY
 
-router: Final = APIRouter(responses=ERROR_RESPONSES)
+router: Final = make_router()
 
 
 class NewThreshold(RequestModel):
