@@ -276,7 +276,7 @@ class FileStore:
                 log.error("policies: %s, line %d: %d of %d records are left out, the first since %s",
                           self._path, number, len(faults), len(records), faults[0])  # fmt: skip
                 whole = False
-        if not whole:
+        if end < len(data):
             with self._path.open("rb+") as file:
                 file.truncate(end)
         return held, version, whole

@@ -745,16 +745,20 @@ def test_a_full_disk_at_the_start_keeps_all_values(path: Path, caplog: pytest.Lo
         put(store, PolicyOperation(VIEWS, 1))
         put(store, PolicyOperation(ORDERS, 2))
     whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])  # what a crash left of a change
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))  # a disk with room for no file
     try:
-        assert reopened(path, {}).changes == {VIEWS: 1, ORDERS: 2}
+        store = FileStore(path, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "can't be compacted: File too large" in caplog.text
-    assert path.read_bytes() == whole
-    assert sorted(file.name for file in path.parent.iterdir()) == ["policies.jsonl", "policies.jsonl.lock"]
-    assert reopened(path, {}).changes == {VIEWS: 1, ORDERS: 2}
+    with closing(store):
+        assert store.policies.changes == {VIEWS: 1, ORDERS: 2}
+        assert "can't be compacted: File too large" in caplog.text
+        assert path.read_bytes() == whole
+        assert sorted(file.name for file in path.parent.iterdir()) == ["policies.jsonl", "policies.jsonl.lock"]
+        put(store, PolicyOperation(VIEWS, 3))  # there is room again
+    assert reopened(path, {}).changes == {VIEWS: 3, ORDERS: 2}
 
 
 def test_a_file_has_one_gateway(path: Path) -> None:
