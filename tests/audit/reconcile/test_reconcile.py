@@ -74,6 +74,7 @@ def test_logs_grow_by_what_their_leaders_hold_more_and_a_partition_may_be_new() 
         (_topic(_part(9, 5)), _topic(_part(20, 9), remote=True), (4, None, 11), "tiered storage takes"),
         (_topic(_part(9, 5), compression="gzip"), _topic(_part(20, 9)), (4, None, None), "compression.type=gzip"),
         (_topic(_part(9, 5, 2)), _topic(_part(20, 9, 2, leader=2)), (4, None, 11), "leaders have moved"),
+        (_topic(_part(9, 5, 2), EMPTY), _topic(_part(20, 9, 2, leader=2), EMPTY), (4, None, 11), "leaders have moved"),
     ],
 )
 def test_offsets_alone_are_compared_when_bytes_are_taken_away_or_changed(
@@ -88,6 +89,13 @@ def test_offsets_alone_are_compared_when_bytes_are_taken_away_or_changed(
 
 def test_a_leader_that_moved_has_the_same_log_from_the_beginning() -> None:
     assert measure_growth(_topic(_part(9, 5)), _topic(_part(20, 9, leader=2))) == LogGrowth(4, 11, 11)
+    assert measure_growth(_topic(_part(9, 5, 2)), _topic(_part(20, 9, 2))) == LogGrowth(4, 11, 11), "nor has any moved"
+
+
+@pytest.mark.parametrize(("before", "after"), [(False, True), (True, False), (True, True)])
+def test_a_transaction_is_remembered_by_either_look(before: bool, after: bool) -> None:
+    looks = (_topic(_part(9, 5, transactional=each)) for each in (before, after))
+    assert measure_growth(*looks).transactional
 
 
 def test_of_a_topic_made_again_only_the_new_log_is_known() -> None:
@@ -118,6 +126,7 @@ LOOSE = CountedUsage(UsageSum(1000, 10), UsageSum(200, 2), UsageSum(100, 1))
         (EXACT, 10, 1001, DIFFERS, ["1 bytes were not produced through the gateway"]),
         (LOOSE, 14, 1300, DIFFERS, ["1 messages were not produced through the gateway"]),
         (EXACT, 12, None, DIFFERS, ["2 messages were not produced through the gateway"]),
+        (EXACT, 9, None, DIFFERS, ["1 messages were acknowledged and are not in the log: it was cut"]),
         (EXACT, 9, 1000, DIFFERS, ["1 messages were acknowledged and are not in the log: it was cut"]),
         (EXACT, 10, 999, DIFFERS, ["1 bytes were acknowledged and are not in the log: it was cut"]),
         (EXACT, 8, 900, DIFFERS, ["100 bytes and 2 messages were acknowledged and are not in the log"]),
@@ -166,7 +175,9 @@ def test_without_bytes_markers_and_records_can_not_be_told_apart() -> None:
     assert (found.verdict, found.markers) == (UNKNOWN, (3, 3))
     assert "that can't be decided" in found.reasons[-1]
     # … unless even what is left of the log is more than they explain.
-    assert judge_topic("t", EXACT, LogGrowth(13, None, 1300, transactional=True)).verdict == DIFFERS
+    assert judge_topic("t", EXACT, LogGrowth(13, None, 1000 + 3 * 78, transactional=True)).verdict == UNKNOWN
+    found = judge_topic("t", EXACT, LogGrowth(13, None, 1000 + 3 * 78 + 1, transactional=True))
+    assert (found.verdict, found.reasons[0][:24]) == (DIFFERS, "235 bytes and 3 messages")
 
 
 def test_a_topic_that_was_made_again_is_unknown_unless_the_new_log_alone_is_too_large() -> None:

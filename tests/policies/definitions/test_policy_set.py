@@ -165,6 +165,7 @@ def test_the_sum_may_not_exceed_any_total_whichever_side_moves() -> None:
     policies = altered(PolicySet(BASE), (TOTAL_2, 8 * MB))
     assert [fault.key for fault in refused(policies, (VIEWS, 4 * MB))] == [TOTAL_2]
     assert [fault.key for fault in refused(policies, (VIEWS, 8 * MB))] == [TOTAL, TOTAL_2]
+    assert [fault.key for fault in refused(policies, (BOB_RATE, 50), (VIEWS, 8 * MB))] == [TOTAL, TOTAL_2]
     assert [fault.key for fault in refused(policies, (TOTAL_2, 4 * MB))] == [TOTAL_2]
     assert [fault.key for fault in refused(policies, (PolicyKey.of_broker(7), 4 * MB))] == [PolicyKey.of_broker(7)]
     assert refused(policies, (TOTAL, 4 * MB))[0].message == (
@@ -542,6 +543,8 @@ def test_client_quotas_and_documents_have_ends_as_well() -> None:
     assert altered.policies.revert_expired(AT + HOUR).quota_store().entries == {}
     applied = PolicySet(BASE).apply_values({CLICKS: 5.0 * MB, VIEWS: 1.0 * MB}, until_ms=AT + HOUR, now_ms=AT)
     assert applied.ends == {VIEWS: ValueEnd(AT + HOUR, None)}  # of what it changes
+    with pytest.raises(PolicyError, match="has to be later than now"):
+        PolicySet(BASE).apply_values({VIEWS: 1.0 * MB}, until_ms=AT, now_ms=AT)
 
 
 def test_an_end_of_an_entity_is_that_of_the_values_that_it_sets() -> None:

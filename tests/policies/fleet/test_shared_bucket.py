@@ -159,5 +159,13 @@ def test_an_unwanted_rest_is_shared_alike() -> None:
     assert one.update_slice("shares 1", RATE, 0.0, 1.0, True, 900.2) == 0.0
 
 
+def test_a_worker_that_can_not_report_has_an_even_slice() -> None:
+    def stuck() -> nullcontext[None]:  # another worker holds the lock
+        raise TimeoutError
+
+    alone = FleetShares(SharedPage(memoryview(bytearray(page.page_size(4))), 4, 0, stuck))
+    assert alone.update_slice("shares 1", RATE, 600.0, 3.0, True, 0.0) == RATE / 4
+
+
 def test_a_worker_that_is_alone_has_all_of_it() -> None:
     assert FleetShares().update_slice("shares 1", RATE, 600.0, 3.0, True, 0.0) == RATE

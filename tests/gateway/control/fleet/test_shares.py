@@ -323,6 +323,16 @@ def test_what_a_stopped_worker_used_is_left_to_others_until_it_sends_something()
     assert play.fleet.current_usage().demands == {GOLD: shares.LimitDemand(50.0, True)}
 
 
+def test_a_worker_in_place_of_a_stopped_one_counts() -> None:
+    play = dealt((GOLD, 50.0, True))
+    for _ in range(round(SILENT_S / ALLOCATE_INTERVAL_S) + 1):
+        play.step(ALLOCATE_INTERVAL_S)
+    assert play.report() == {}
+    play.join(0)
+    play.use(0, (GOLD, 50.0, True))
+    assert play.report() == {GOLD: shares.LimitDemand(50.0, True)}
+
+
 def test_a_control_that_was_stopped_takes_no_worker_for_stopped() -> None:
     play = dealt((GOLD, 50.0, True))
     play.fleet.current_usage()

@@ -814,6 +814,7 @@ def test_a_deleted_file_is_written_anew_with_all_that_is_known(path: Path) -> No
 def test_a_full_disk_refuses_changes_and_leaves_no_half_line(path: Path) -> None:
     with closing(FileStore(path, BASE)) as store:
         put(store, PolicyOperation(VIEWS, 1))
+    with closing(FileStore(path, BASE)) as store:
         whole = path.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, limits[1]))  # a disk with room for 50 more bytes
