@@ -75,18 +75,20 @@ class RequestAuthor:
         """See AccessGate.missing_rights."""
         return gate_of(self._request.scope).missing_rights(self._request.scope, least, identified=identified)
 
-    def check_lasting(self, until_ms: int | None, *, preview: bool) -> None:
-        """What soon ends by itself, and what is only tried out, is an operator's; the rest is an admin's.
+    def check_lasting(self, until_ms: int | None, *, preview: bool, removes: bool = False) -> None:
+        """What soon ends by itself, and what is only tried out, is an operator's; the rest is an admin's. `removes`:
+        the change also removes values, which no end brings back.
 
         Raises:
             HTTPException: 403, the caller is none.
         """
         now_s = self._request.app.state.gateway.clock()
         is_soon = until_ms is not None and until_ms / 1000 - now_s <= TEMPORARY_S
-        missing = "" if preview or is_soon else self.missing_rights(AccessRole.ADMIN)
+        missing = "" if preview or (is_soon and not removes) else self.missing_rights(AccessRole.ADMIN)
         if missing:
             days = f"{TEMPORARY_S / DAY_S:g} days"
-            raise HTTPException(403, f"{missing}; with until, at most {days} from now, those of operator are enough")
+            text = f"{missing}; with until, at most {days} from now, those of operator are enough"
+            raise HTTPException(403, f"{text} to set values, not to remove any" if removes else text)
 
 
 async def _author_of(request: Request) -> RequestAuthor:

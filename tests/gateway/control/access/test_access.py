@@ -206,6 +206,26 @@ async def test_an_operator_s_quotas_and_documents_end_as_well_and_prune_nothing(
     assert (await port.ask("POST", "/v1/policies:apply", groups, by("anna")))[0] == 200
 
 
+async def test_an_operator_removes_no_quota_beside_one_that_ends(port: Any) -> None:
+    port.up()
+    place, bob = "/v1/client-quotas:alter", [{"type": "user", "name": "bob"}]
+    kept, other = "producer_byte_rate", {"key": "consumer_byte_rate", "value": "1MB"}
+    lasting = {"alterations": [{"entity": bob, "ops": [{"key": kept, "value": "2MB"}]}]}
+    assert (await port.ask("POST", place, lasting, by("anna")))[0] == 200
+    removal = {"entity": bob, "ops": [other, {"key": kept, "value": None}], "until": SOON}
+    status, said = await port.ask("POST", place, {"alterations": [removal]}, by("otto"))
+    assert (status, said["detail"].rpartition("; ")[2]) == (
+        403, "with until, at most 7 days from now, those of operator are enough to set values, not to remove any"
+    )  # fmt: skip
+    left = (await port.ask("GET", "/v1/client-quotas", headers=by("otto")))[1]["entries"]
+    assert {"user=bob": {kept: 2e6}} == {
+        each["text"].strip("{}"): each["values"] for each in left if "bob" in each["text"]
+    }
+    preview = {"alterations": [removal], "validate_only": True}
+    assert (await port.ask("POST", place, preview, by("otto")))[0] == 200
+    assert (await port.ask("POST", place, {"alterations": [removal]}, by("anna")))[0] == 200
+
+
 async def test_a_change_is_recorded_with_the_name_of_its_token(port: Any) -> None:
     port.up()
     change = ("PUT", "/v1/thresholds/topics/clicks", {"value": "5MB", "until": SOON})

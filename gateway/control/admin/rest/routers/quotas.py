@@ -264,8 +264,10 @@ def _end_texts(entity: Entity, values: EntityValues, ends: ValueEnds) -> dict[st
 async def alter_quotas(given: GivenAlterations, gateway: Gateway, requester: Requester) -> Response:
     """AlterClientQuotas: an entity that is refused leaves the others alone; an error only where all are."""
     alterations = await trio.to_thread.run_sync(_make_alterations, given)
+    # Beside values that are set with an end others may be removed, and the end is not theirs.
+    removes = any(op.value is None for each in alterations for op in each.ops)
     for until in {each.until for each in given.alterations}:
-        requester.check_lasting(until, preview=given.validate_only)
+        requester.check_lasting(until, preview=given.validate_only, removes=removes)
     altered = await gateway.policies.alter_quotas(alterations, requester.source, validate_only=given.validate_only)
     if altered.errors and None not in altered.errors:
         raise problems.RequestRefused(
