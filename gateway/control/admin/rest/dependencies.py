@@ -14,9 +14,10 @@ from gateway.control.access.caller import caller_of
 from gateway.control.access.gate import gate_of
 from gateway.control.admin.rest.context import GatewayContext
 from gateway.control.admin.rest.facts import TrafficFacts
+from gateway.control.admin.rest.json_bodies import StrictJsonRoute
 from gateway.control.admin.rest.models import MAX_NAME, Validation
-from gateway.http.admin_api import USER_HEADER
 from gateway.control.admin.rest.problems import ERROR_RESPONSES, Finding, RequestRefused
+from gateway.http.admin_api import USER_HEADER
 from gateway.system.sockets import address_text
 from policies.definitions.policy_records import ChangeSource
 
@@ -34,7 +35,11 @@ def set_context(app: FastAPI, gateway: GatewayContext) -> None:
 
 def make_router() -> APIRouter:
     """For the endpoints of a resource."""
-    return APIRouter(responses=ERROR_RESPONSES, dependencies=[Depends(_refuse_needless_parameters)])
+    return APIRouter(
+        responses=ERROR_RESPONSES,
+        route_class=StrictJsonRoute,
+        dependencies=[Depends(_refuse_needless_parameters)],
+    )
 
 
 async def _refuse_needless_parameters(request: Request) -> None:

@@ -855,6 +855,25 @@ async def test_a_body_without_end_is_refused(server: Server, monkeypatch: pytest
     assert (status, kind) == (413, "application/problem+json")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "key"),
+    [
+        ("PUT", "/v1/thresholds/topics/clicks", '{"value": "1MB", "value": "2MB"}', "value"),
+        ("PUT", "/admin/v2/resourcegroups/gold", '{"until": null, "until": null}', "until"),
+        ("POST", "/v1/policies:apply", '{"document": {"thresholds": {"total": 1e6, "total": 2e6}}}', "total"),
+        ("POST", "/v1/policies:apply", '{"document": {}, "dry_run": true, "dry_run": false}', "dry_run"),
+        ("POST", "/v1/client-quotas:alter", '{"alterations": [], "\\u0061lterations": []}', "alterations"),
+        ("POST", "/v1/session", '{"token": "a", "token": "b"}', "token"),
+        ("PUT", "/v1/storage/override", '{"state": "OPEN", "state": "PAUSE"}', "state"),
+    ],
+)  # fmt: skip
+async def test_no_key_of_a_body_comes_twice(server: Server, method: str, path: str, body: str, key: str) -> None:
+    status, kind, said = await server.raw(method, path, body)
+    assert (status, kind) == (422, "application/problem+json")
+    assert json.loads(said)["errors"] == [{"where": "body", "what": f"{key!r} is given 2 times in one object: once"}]
+    assert server.policies.policies.version == 0
+
+
 async def test_a_bug_is_no_answer_with_a_traceback(server: Server) -> None:
     server.policies.bug = True
     status, said = await server.ask("PUT", "/v1/thresholds/total", {"value": 20 * MB})
