@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 from gateway.cli_support.arguments import CommandParser
 from gateway.cli_support.running import run_program
 from gateway.commands.output import OUTPUT_FORMATS, render_structured
-from gateway.commands.quota_files import enforced_as_data, list_as_data, plan_changes, read_quota_file
+from gateway.commands.quota_files import enforced_as_data, list_as_data, plan_changes, read_quota_file, set_value_text
 from gateway.kafka import java_properties
 from gateway.quotas.client import (
     TIMEOUT_S,
@@ -236,7 +236,7 @@ def _entity_lines(described: DescribedQuotas) -> list[str]:
     names = (f"{kind}={'<default>' if name is None else sanitize_name(name)}" for kind, name in described.pairs)
     return [
         "{" + ", ".join(names) + "}",
-        *(quota_text(key, value) for key, value in described.values.items()),
+        *(set_value_text(described, key) for key in described.values),
         *(f"{quota_text(key, value)} (brokers)" for key, value in described.upstream.items()),
         *(f"{key}={number_text(value)}" for key, value in described.others.items()),
     ]

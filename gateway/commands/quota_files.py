@@ -11,6 +11,7 @@ from gateway.quotas.client import BrokerOnlyQuota, DescribedQuotas, EnforcedQuot
 from policies.quotas.names import CLIENT_ID, Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, EntityValues, Op, ResolvedQuota
 from policies.quotas.text import entity_text, quota_text
+from policies.units import format_time
 
 _DEFAULT = "<default>"
 
@@ -69,6 +70,12 @@ def _entity_as_data(pairs: EntityPairs) -> dict[str, Any]:
     }
 
 
+def set_value_text(described: DescribedQuotas, key: QuotaKey) -> str:
+    """The gateway's value of that key, and its end, if it has one."""
+    text, end_ms = quota_text(key, described.values[key]), described.ends.get(key)
+    return text if end_ms is None else f"{text} until {format_time(int(end_ms))}"
+
+
 def _values_as_data(values: EntityValues) -> dict[str, float]:
     return {str(key): int(value) if value == int(value) else value for key, value in values.items()}
 
@@ -100,20 +107,21 @@ def read_quota_file(name: str) -> dict[Entity, dict[QuotaKey, float]]:
 def plan_changes(
     wanted: Mapping[Entity, EntityValues], described: Sequence[DescribedQuotas]
 ) -> list[tuple[Alteration, list[str]]]:
-    """The changes that make the wanted entities have just these values, each with its lines of a diff. Entities that
-    aren't named keep theirs.
+    """The changes that make the wanted entities have just these values, for good, each with its lines of a diff.
+    Entities that aren't named keep theirs.
     """
-    have = {each.entity: each.values for each in described if each.entity is not None}
+    have = {each.entity: each for each in described if each.entity is not None}
     changes = []
     for entity, values in wanted.items():
-        before = have.get(entity, {})
+        known = have.get(entity, DescribedQuotas(entity.wire_pairs, {}, {}))
+        before = known.values
         gone = [key for key in before if key not in values]
-        new = [key for key, value in values.items() if before.get(key) != value]
+        new = [key for key, value in values.items() if before.get(key) != value or key in known.ends]
         if gone or new:
             ops = [*(Op(key.wire_name, None) for key in gone), *(Op(key.wire_name, values[key]) for key in new)]
             lines = [
                 entity_text(entity),
-                *(f"-{quota_text(key, before[key])}" for key in (*gone, *new) if key in before),
+                *(f"-{set_value_text(known, key)}" for key in (*gone, *new) if key in before),
                 *(f"+{quota_text(key, values[key])}" for key in new),
             ]
             changes.append((Alteration(entity.wire_pairs, ops), lines))

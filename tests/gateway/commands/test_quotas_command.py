@@ -17,7 +17,7 @@ from gateway.quotas.client import QuotaApi, QuotaClient, QuotaClientError, Quota
 from policies.quotas.filter import Component, Match
 from policies.quotas.names import DEFAULT, Entity, QuotaError, QuotaKey
 from policies.quotas.store import Alteration, Op, QuotaStore
-from protocol.admin.quotas import ENFORCED_KEY, UPSTREAM_SUFFIX
+from protocol.admin.quotas import END_SUFFIX, ENFORCED_KEY, UPSTREAM_SUFFIX
 
 PRODUCE = QuotaKey("producer_byte_rate", "broker_bps")
 CONSUME = QuotaKey("consumer_byte_rate", "broker_bps")
@@ -753,6 +753,28 @@ def test_an_import_says_what_changes_and_does_it_when_told(run: Run, server: Ser
     assert now[Entity("<default>")] == {CONSUME: 1e6}
     assert Entity(DEFAULT, "my-client") in now  # the file doesn't name it
     assert run("--import", str(path), "--yes").out.startswith("nothing to change")
+
+
+def test_a_value_with_an_end_is_listed_with_it_and_an_import_makes_it_last(
+    run: Run, server: Server, tmp_path: Path
+) -> None:
+    ends = {PRODUCE.wire_name: 2e6, PRODUCE.wire_name + END_SUFFIX: 1_700_007_200_000.0}
+    server.upstream = [QuotaRow((("user", "user-two"), ("client-id", "my-client")), ends)]
+    listed = "{user=user-two, client-id=my-client}\nproducer_byte_rate:broker_bps=2000000"
+    assert f"{listed} until 2023-11-15T00:13:20Z\n\n" in run("--list").out
+    path = tmp_path / "quotas.yaml"
+    path.write_text("- {user: user-two, client_id: my-client, producer_byte_rate: 2MB}\n")
+    said = run("--import", str(path), "--yes")
+    assert said.out.splitlines() == [
+        "{user=user-two, client-id=my-client}",
+        "-producer_byte_rate:broker_bps=2000000 until 2023-11-15T00:13:20Z",
+        "+producer_byte_rate:broker_bps=2000000",
+        "",
+        "1 entity changed",
+    ]
+    assert [(each.ops, each.until_ms) for each in server.asked] == [([Op(PRODUCE.wire_name, 2e6)], None)]
+    server.upstream = []
+    assert run("--import", str(path)).out.startswith("nothing to change")
 
 
 @pytest.mark.parametrize(
