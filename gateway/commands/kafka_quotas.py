@@ -130,7 +130,7 @@ def _alter_quotas(quotas: QuotaApi, alteration: Alteration, validate_only: bool)
     (refused,) = quotas.alter([alteration], validate_only)
     if refused is not None:
         return _report_failure(str(refused))
-    sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
+    _report_warnings(quotas)
     return 0
 
 
@@ -148,7 +148,7 @@ def _import_quotas(quotas: QuotaApi, name: str, yes: bool) -> int:
     done = sum(why is None for why in refusals)
     count = f"{done} {'entity' if done == 1 else 'entities'}"
     _print_text(f"\n{count} changed" if yes else f"\n{count} to change; nothing was done: --yes does it")
-    sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
+    _report_warnings(quotas)
     return FAILED if done < len(changes) else 0
 
 
@@ -168,6 +168,7 @@ def _take_over_quotas(quotas: QuotaApi, components: Sequence[Component], yes: bo
     moved = sum(move.entity not in refused for move in plan.moves)
     count = f"{moved} quota{'' if moved == 1 else 's'}"
     _print_text(f"\n{count} moved" if yes else f"\n{count} to move; nothing was done: --yes does it")
+    _report_warnings(quotas)
     return FAILED if refused else 0
 
 
@@ -329,6 +330,10 @@ def _connect_client(bootstrap_server: str, given: java_properties.ClientProperti
 def _print_text(text: str) -> None:
     if text:
         sys.stdout.write(text.removesuffix("\n") + "\n")
+
+
+def _report_warnings(quotas: QuotaApi) -> None:
+    sys.stderr.write("".join(f"{PROG}: warning: {warning}\n" for warning in quotas.warnings))
 
 
 def _report_failure(text: str) -> int:

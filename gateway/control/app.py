@@ -315,6 +315,7 @@ class _ControlProcess:
             peer_broker_rates=lambda: self._fleet.rates.peers,
             peer_traffic=self._fleet.peer_traffic,
             broker_quotas=self._broker_quotas,
+            other_names=lambda: self._policies.other_names,
             health_status=self._health.health_status,
             config_status=lambda: self._reloader.state,
             reload_config=self._reloader.reload_config,

@@ -73,12 +73,12 @@ def enforced_text(enforced: Iterable[tuple[ResolvedQuota, str, ResolvedQuota | N
     return "\n".join(lines)
 
 
-def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: ResolvedQuota) -> str:
-    """Why a value that is set is not in force: brokers have a lower one."""
+def lesser_text(entity: Entity, key: QuotaKey, value: float, theirs: ResolvedQuota, other_names: str = "") -> str:
+    """Why a value that is set is not in force: brokers have a lower one. `other_names`: why it may be for others."""
     return (
-        f"{quota_text(key, value)} of {entity_text(entity)} does not hold: brokers enforce"
-        f" {quota_text(key, theirs.value)} {entity_text(theirs.source)} of their own, which is less"
-    )
+        f"{quota_text(key, value)} of {entity_text(entity)} {'may not' if other_names else 'does not'} hold: brokers"
+        f" enforce {quota_text(key, theirs.value)} {entity_text(theirs.source)} of their own, which is less"
+    ) + (f", but {other_names}" if other_names else "")
 
 
 def limit_text(limit: QuotaLimit) -> str:

@@ -168,6 +168,11 @@ class Upstream(Client):
         """None: brokers are spoken to in plain text."""
         return parse_broker_tls(self.properties)
 
+    @property
+    def wants_sasl(self) -> bool:
+        """Whether brokers want clients to authenticate by SASL; False: that isn't known from here."""
+        return self.properties.get("security.protocol", "").upper().startswith("SASL")
+
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The bootstrap servers as (host, port)."""
         pairs = (server.rpartition(":") for server in self.bootstrap_servers.split(","))

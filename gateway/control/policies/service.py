@@ -30,6 +30,7 @@ import trio
 from gateway import policy_document as document
 from gateway.control.cluster.broker_quotas import BrokerQuotas
 from gateway.control.cluster.brokers_time import BrokersTime
+from gateway.control.cluster.client_names import find_other_names
 from gateway.control.cluster.metadata import MetadataSource
 from gateway.control.context import ControlContext
 from gateway.control.facts import ClusterState
@@ -56,7 +57,7 @@ from policies.definitions.policy_values import (
 )
 from policies.definitions.small_limits import small_limit_text, small_limit_warnings
 from policies.quotas.names import Entity, QuotaError, QuotaKey
-from policies.quotas.store import Alteration, QuotaStore
+from policies.quotas.store import Alteration, Op, QuotaStore
 from policies.quotas.text import lesser_text
 from policies.text import ERROR_CHARS, one_line
 from policies.thresholds.sums import CommittedTotal, TopicPlaces, find_overcommitted, unplaced_topics
@@ -150,6 +151,7 @@ class PolicyService:
         """`clock`: by which policies end. `upstream`: the brokers' own quotas."""
         self._published = context.facts.policies
         self._cluster = context.facts.cluster
+        self._configuration = context.facts.configuration
         self._metrics = context.metrics
         self._store = store
         self._clock = clock
@@ -180,6 +182,11 @@ class PolicyService:
         """Changes of single values, see PolicyStore; and those of the base since the start, which no store keeps."""
         kept = self._store.history
         return tuple(heapq.merge(kept, self._base_history, key=lambda past: past.at_ms)) if self._base_history else kept
+
+    @property
+    def other_names(self) -> str:
+        """Why brokers may know clients by other names; "": they don't."""
+        return find_other_names(self._configuration.latest)
 
     @property
     def problem(self) -> str:
@@ -353,7 +360,9 @@ class PolicyService:
         if any(op.value is not None for each in alterations for op in each.ops):
             upstream = await self._upstream.fetch_quotas()
             if upstream is not None and upstream.entries:
-                altered.notes = await trio.to_thread.run_sync(_upstream_notes, alterations, errors, lost, upstream)
+                altered.notes = await trio.to_thread.run_sync(
+                    _upstream_notes, alterations, errors, lost, upstream, self.other_names
+                )
                 altered.warnings += tuple(filter(None, altered.notes))
             altered.notes = tuple(map(_with_small_note, altered.notes, alterations, errors))
         return altered
@@ -392,7 +401,7 @@ class PolicyService:
         quotas = [each for each in altered.changes if each.key.kind == "quota" and each.new is not None]
         upstream = await self._upstream.fetch_quotas() if quotas else None
         if upstream is not None and upstream.entries:
-            altered.warnings += await trio.to_thread.run_sync(_weaker_upstream, quotas, upstream)
+            altered.warnings += await trio.to_thread.run_sync(_weaker_upstream, quotas, upstream, self.other_names)
         return altered
 
     async def replace_base(
@@ -608,6 +617,7 @@ def _upstream_notes(
     errors: Sequence[QuotaError | None],
     lost: Sequence[Sequence[QuotaKey]],
     upstream: QuotaStore,
+    other_names: str,
 ) -> tuple[str, ...]:
     """A note per alteration where brokers have lower quotas, except those that this request removes there."""
     entities = [
@@ -621,10 +631,13 @@ def _upstream_notes(
                 for key in keys:
                     left.get(entity, {}).pop(key, None)
         upstream = QuotaStore.from_broker(left)
+
+    def find_notes(entity: Entity, ops: Sequence[Op]) -> str:
+        notes = (_lesser_note(entity, QuotaKey.parse(op.key), op.value, upstream, other_names) for op in ops)
+        return "; ".join(filter(None, notes))
+
     return tuple(
-        "; ".join(filter(None, (_lesser_note(entity, QuotaKey.parse(op.key), op.value, upstream) for op in ops)))
-        if entity is not None
-        else ""
+        "" if entity is None else find_notes(entity, ops)
         for entity, (_, ops, _) in zip(entities, alterations, strict=True)
     )
 
@@ -641,19 +654,24 @@ def _with_small_note(note: str, alteration: Alteration, error: QuotaError | None
     return "; ".join(filter(None, (note, *small_limit_warnings(values))))
 
 
-def _weaker_upstream(quotas: Iterable[PolicyChange], upstream: QuotaStore) -> tuple[str, ...]:
+def _weaker_upstream(quotas: Iterable[PolicyChange], upstream: QuotaStore, other_names: str) -> tuple[str, ...]:
     """Where brokers have lower quotas than these."""
     texts = (
-        _lesser_note(each.key.entity, each.key.quota_key, None if each.new is None else as_number(each.new), upstream)
+        _lesser_note(each.key.entity, each.key.quota_key, as_number(each.new), upstream, other_names)
         for each in quotas
+        if each.new is not None
     )
     return tuple(filter(None, texts))
 
 
-def _lesser_note(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore) -> str:
-    """Why that value is not in force; "": it is, or there is none."""
+def _lesser_note(entity: Entity, key: QuotaKey, value: float | None, upstream: QuotaStore, other_names: str) -> str:
+    """Why that value is not in force; "": it is, or there is none. `other_names`: why brokers' quotas of a user may not
+    be those of the gateway's user of that name, see client_names.py.
+    """
     less = None if value is None else upstream.find_lesser(entity, key, value)
-    return "" if less is None or value is None else lesser_text(entity, key, value, less)
+    if less is None or value is None:
+        return ""
+    return lesser_text(entity, key, value, less, other_names if less.source.user is not None else "")
 
 
 def _audit_base(before: PolicySet, after: PolicySet, source: ChangeSource, at_ms: int) -> list[PastChange]:

@@ -51,7 +51,7 @@ def worker_settings(settings: Settings, rollout_key: bytes) -> WorkerSettings:
         },
         rollout_key=rollout_key,
         upstream_tls=settings.upstream.tls,
-        upstream_sasl=settings.upstream.properties.get("security.protocol", "").upper().startswith("SASL"),
+        upstream_sasl=settings.upstream.wants_sasl,
     )
 
 

@@ -755,6 +755,13 @@ def test_an_import_says_what_changes_and_does_it_when_told(run: Run, server: Ser
     assert run("--import", str(path), "--yes").out.startswith("nothing to change")
 
 
+def test_a_gateways_warnings_of_a_move_are_told_before_it_is_made(run: Run, server: Server) -> None:
+    server.upstream = [QuotaRow((("user", "tenant"),), {PRODUCE.wire_name + UPSTREAM_SUFFIX: 7.0})]
+    server.note = "for other clients"
+    for yes in ([], ["--yes"]):
+        assert run("--take-over", *yes).err == "kafka-quotas: warning: for other clients\n"
+
+
 def test_a_value_with_an_end_is_listed_with_it_and_an_import_makes_it_last(
     run: Run, server: Server, tmp_path: Path
 ) -> None:

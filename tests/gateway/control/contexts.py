@@ -27,6 +27,10 @@ from policies.quotas.store import QuotaStore
 from policies.thresholds.sums import TopicPlaces
 
 SETTINGS = parse_settings("upstream: {bootstrap_servers: 'b:9092'}")
+OWN_SASL = parse_settings(
+    "{upstream: {bootstrap_servers: 'b:9092'},"
+    " authentication: {sasl.enabled.mechanisms: PLAIN, credentials_file: /users, upstream_credentials_file: /own}}"
+)  # SASL ends at the gateway
 
 
 class Parent:

@@ -59,6 +59,7 @@ class GatewayContext:
         peer_broker_rates: the bytes that all of them together bring, by broker.
         peer_traffic: the busiest topics and clients of other gateways, by gateway.
         broker_quotas: client quotas that the brokers enforce.
+        other_names: why brokers may know clients by other names; "": they don't.
         health_status, fleet_status, config_status: how this gateway is, what it hears of others, its configuration.
         find_connections: asks workers for theirs.
         timeline: the traffic of the last hour.
@@ -77,6 +78,7 @@ class GatewayContext:
     peer_broker_rates: Callable[[], Mapping[int, PeerTraffic]] = dict
     peer_traffic: Callable[[], Mapping[str, GatewayTraffic]] = dict
     broker_quotas: BrokerQuotas | None = None
+    other_names: Callable[[], str] = str
     health_status: Callable[[], HealthStatus] = HealthStatus
     fleet_status: Callable[[], FleetStatus] = FleetStatus
     config_status: Callable[[], ConfigStatus] = ConfigStatus

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from gateway import channel
 from gateway.control.admin.rest.context import GatewayContext
@@ -13,11 +12,6 @@ from policies import explain
 from policies.definitions.policy_set import PolicySet
 from policies.groups.finder import GroupResolver
 from policies.quotas.store import QuotaStore
-
-_OTHER_NAMES: Final = (
-    "SASL ends at the gateway, so brokers know a client by the user of authentication.upstream_credentials_file, and by"
-    " its quotas; those shown are of the name here"
-)
 
 
 class TrafficFacts:
@@ -68,9 +62,8 @@ class TrafficFacts:
         """Why `theirs`, the brokers' quotas of a user, may not be those of clients with its name here; "": they are, or
         there are none.
         """
-        settings = self._gateway.latest_snapshot(channel.WorkerSettings)
-        ends_here = settings is not None and any(each.sasl is not None for each in settings.listeners.values())
-        return _OTHER_NAMES if ends_here and theirs is not None and theirs.entries else ""
+        other_names = self._gateway.other_names() if theirs is not None and theirs.entries else ""
+        return f"{other_names}; those shown are of the name here" if other_names else ""
 
     def gather_groups(self) -> explain.ExplainInputs:
         """All that resource groups need."""

@@ -23,6 +23,7 @@ from policies.definitions.rollout import ALL_CLIENTS
 from policies.quotas import filter as quota_filter
 from policies.quotas import store as client_quotas
 from policies.quotas.names import UNITS, Entity, QuotaError, QuotaKey
+from policies.quotas.text import entity_text
 from policies.units import LAST_TIME_MS
 from protocol import api, wire
 from protocol.admin import quotas
@@ -153,11 +154,20 @@ class ChangingQuotas(ChangingRequest):
             list(alterations.values()), source, validate_only=self.validate_only, lost=lost
         )
         return results + [
-            ResourceResult(place, api.NONE, note or None)
+            ResourceResult(place, api.NONE, "; ".join(filter(None, (note, self._moved_note(place, policies)))) or None)
             if e is None
             else ResourceResult(place, api.ERROR_CODES[e.error], str(e))
             for place, e, note in zip(alterations, altered.errors, altered.notes, strict=True)
         ]
+
+    def _moved_note(self, place: int, policies: PolicyService) -> str:
+        """A warning where brokers lose quotas of a user that may be another one here: nothing would limit that one."""
+        entity, ops = self.wanted[place]
+        is_moved = any(op.remove and op.key.endswith(quotas.UPSTREAM_SUFFIX) for op in ops)
+        if not (is_moved and policies.other_names and quotas.USER in [part.entity_type for part in entity]):
+            return ""
+        text = entity_text(Entity.from_pairs(entity))
+        return f"the brokers' quotas of {text} may be for other clients than the gateway's: {policies.other_names}"
 
     def _make_alteration(self, place: int) -> client_quotas.Alteration:
         entity, ops = self.wanted[place]

@@ -138,6 +138,7 @@ class Server:
         self.brought: dict[tuple[int, str | None], FleetUse] = {}
         self.elsewhere: dict[int, PeerTraffic] = {}
         self.others: dict[str, GatewayTraffic] = {}
+        self.other_names = ""  # why brokers may know clients by other names
         self.upstream: str | list[tuple[Entity, EntityValues]] = []  # what the brokers describe; a text: why they don't
         self.broker_quotas = BrokerQuotas(lambda: self)  # type: ignore[arg-type, return-value]
         self.standing, self.peers, self.found = HealthStatus("b:9092", NOW_MS), FleetStatus(), InquiryResult()
@@ -178,6 +179,7 @@ class Server:
             peer_broker_rates=lambda: self.elsewhere,
             peer_traffic=lambda: self.others,
             broker_quotas=self.broker_quotas,
+            other_names=lambda: self.other_names,
             health_status=lambda: self.standing,
             fleet_status=lambda: self.peers,
             config_status=lambda: self.config,

@@ -523,14 +523,12 @@ async def test_that_other_gateways_can_not_be_heard_is_noted(server: Server, fle
     assert [each.endswith(note) for each in notes] == [True] * bool(note)
 
 
-async def test_where_sasl_ends_at_the_gateway_brokers_quotas_are_of_other_names(server: Server) -> None:
+async def test_where_brokers_know_clients_by_other_names_their_quotas_are_noted_so(server: Server) -> None:
     server.upstream = [(ALICE, {QuotaKey.parse("producer_byte_rate"): 1.0 * MB})]
-    for sasl, noted in ((None, False), (channel.TerminatedSasl(("PLAIN",), True), True)):
-        listeners = {"default": channel.ListenerSettings(sasl=sasl)}
-        server.told[channel.WorkerSettings] = channel.WorkerSettings(PROTOCOL, "gw", listeners=listeners)
+    for server.other_names, noted in (("", False), ("SASL ends at the gateway", True)):
         _, said = await server.ask("GET", "/v1/client-quotas/effective", user="alice")
         text = said["brokers_problem"]
-        assert text.startswith("SASL ends at the gateway, so brokers know a client by the user of") == noted
+        assert text == ("SASL ends at the gateway; those shown are of the name here" if noted else "")
         _, explained = await server.ask("GET", "/v1/explain", topic="clicks", user="alice")
         assert (f"client quotas that the brokers enforce are not known: {text}" in explained["notes"]) == noted
 

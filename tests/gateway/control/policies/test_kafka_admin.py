@@ -40,6 +40,7 @@ from protocol.admin import topics as t
 from protocol.admin.topics import NO_ID
 from protocol.message_codec import ApiCodec
 from tests.background import until
+from tests.gateway.control.contexts import OWN_SASL
 from tests.gateway.control.policies.policy_scene import PolicyScene
 
 TOOL = b"admin-1"
@@ -917,6 +918,24 @@ async def test_a_client_that_sets_a_senseless_quota_or_one_above_the_brokers_rea
     assert "does not hold: brokers enforce producer_byte_rate:broker_bps=3000 {user=bob} of their own" in above
     assert "{user=dan}: 10 bytes/s is less than one usual batch of 16 KiB in 10 s" in senseless
     assert (*fine, share) == (None, None, None)
+
+
+async def test_who_moves_the_brokers_quota_of_a_user_reads_where_it_is_another_user_here(stage: Stage) -> None:
+    moved = {"producer_byte_rate": 5e6, "producer_byte_rate.upstream": None}
+    asked = (
+        (user("tenant"), moved),
+        ((q.EntityData(q.CLIENT_ID, "app"),), moved),
+        (user("eve"), {"producer_byte_rate": 5e6}),
+    )
+    for settings, noted in ((stage.context.settings, False), (OWN_SASL, True)):
+        stage.context.facts.configuration.latest = settings
+        for check in (True, False):
+            said = await stage.quotas(*asked, check=check)
+            assert [row.error_code for row in said.entries] == [0] * 3
+            tenant, *others = (row.error_message for row in said.entries)
+            assert others == [None, None]
+            about = "the brokers' quotas of {user=tenant} may be for other clients than the gateway's: SASL ends at"
+            assert (tenant or "").startswith(about) == noted
 
 
 async def test_each_entity_is_refused_by_itself(stage: Stage) -> None:

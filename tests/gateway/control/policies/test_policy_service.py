@@ -48,7 +48,7 @@ from policies.quotas.store import Alteration, QuotaStore
 from policies.quotas.store import Op as QuotaOp
 from policies.thresholds.sums import CommittedTotal, TopicPlaces
 from tests.background import until
-from tests.gateway.control.contexts import make_context, make_policy_service
+from tests.gateway.control.contexts import OWN_SASL, make_context, make_policy_service
 from tests.gateway.control.policies.policy_scene import PolicyMetrics, PolicyScene
 
 CLICKS, VIEWS, ORDERS = (PolicyKey.of_topic(name) for name in ("clicks", "views", "orders"))
@@ -993,3 +993,21 @@ async def test_a_caller_that_sets_a_quota_above_the_brokers_is_warned(gateway: G
     for dry_run in (True, False):
         applied = await gateway.service.apply_document(document, ALICE, dry_run=dry_run)
         assert applied.warnings[-1].startswith("producer_byte_rate:broker_bps=6000 of {user=f} does not hold")
+
+
+async def test_where_sasl_ends_here_the_brokers_quota_of_a_user_may_be_for_others(gateway: Gateway) -> None:
+    gateway.context.facts.configuration.latest = OWN_SASL
+    rate = QuotaKey.parse("producer_byte_rate")
+    gateway.upstream = QuotaStore({Entity("a"): {rate: 2000.0}, Entity(None, "c"): {rate: 2000.0}})
+    more = [QuotaOp("producer_byte_rate", 5000.0)]
+    named = [Alteration([("user", "a")], more), Alteration([("client-id", "c")], more)]
+    of_user, of_client_id = (await gateway.service.alter_quotas(named, ALICE, validate_only=True)).notes
+    assert of_user == (
+        "producer_byte_rate:broker_bps=5000 of {user=a} may not hold: brokers enforce"
+        " producer_byte_rate:broker_bps=2000 {user=a} of their own, which is less, but SASL ends at the gateway, so"
+        " brokers know a client by the user of authentication.upstream_credentials_file, and by its quotas"
+    )
+    assert "{client-id=c} does not hold" in of_client_id
+    document = {"client_quotas": [{"user": "a", "producer_byte_rate": 6000}]}
+    applied = await gateway.service.apply_document(document, ALICE, dry_run=True)
+    assert "6000 of {user=a} may not hold" in applied.warnings[-1]
