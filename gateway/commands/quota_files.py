@@ -122,6 +122,8 @@ def plan_changes(
             lines = [
                 entity_text(entity),
                 *(f"-{set_value_text(known, key)}" for key in (*gone, *new) if key in before),
+                # A key that brokers know is removed there as well.
+                *(f"-{quota_text(key, known.upstream[key])} (brokers)" for key in gone if key in known.upstream),
                 *(f"+{quota_text(key, values[key])}" for key in new),
             ]
             changes.append((Alteration(entity.wire_pairs, ops), lines))

@@ -762,6 +762,20 @@ def test_a_gateways_warnings_of_a_move_are_told_before_it_is_made(run: Run, serv
         assert run("--take-over", *yes).err == "kafka-quotas: warning: for other clients\n"
 
 
+def test_an_import_says_what_brokers_lose_by_it(run: Run, server: Server, tmp_path: Path) -> None:
+    kept = {CONSUME.wire_name + UPSTREAM_SUFFIX: 3.0}
+    values = {PRODUCE.wire_name + UPSTREAM_SUFFIX: 7.0, **kept}
+    server.upstream = [QuotaRow((("user", "user-two"), ("client-id", "my-client")), values)]
+    path = tmp_path / "quotas.yaml"
+    path.write_text("- {user: user-two, client_id: my-client, producer_byte_rate:bps: 1MB}\n")
+    assert run("--import", str(path)).out.splitlines()[:4] == [
+        "{user=user-two, client-id=my-client}",
+        "-producer_byte_rate:broker_bps=2000000",
+        "-producer_byte_rate:broker_bps=7 (brokers)",
+        "+producer_byte_rate:bps=1000000",
+    ]
+
+
 def test_a_value_with_an_end_is_listed_with_it_and_an_import_makes_it_last(
     run: Run, server: Server, tmp_path: Path
 ) -> None:
