@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +20,6 @@ from gateway.control.policies.service import NO_PLANS, Planned, PolicyService
 from policies.definitions.policy_records import ChangeSource
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import (
-    NO_VALUES,
     InvalidPolicy,
     PolicyError,
     PolicyKey,
@@ -29,7 +29,6 @@ from policies.definitions.policy_values import (
 )
 from policies.thresholds.sums import EVERY_BROKER
 from policies.thresholds.values import TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY
-from policies.units import exact_number
 from protocol import api, wire
 from protocol.admin import configs
 from protocol.admin.configs import BROKER, TOPIC, AlterConfigsResult, ConfigSynonym, DescribedConfig
@@ -41,6 +40,7 @@ FEW_RESOURCES: Final = 50
 _OWN_KEYS: Final = (TOPIC_KEY, TOTAL_KEY, TOTAL_OUT_KEY)
 KEYS_OF: Final = {TOPIC: (TOPIC_KEY,), BROKER: (TOTAL_KEY, TOTAL_OUT_KEY)}
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_LARGEST_LONG: Final = 2**63 - 1
 _DOCUMENTATION: Final = {
     TOPIC_KEY: "Bytes per second that producers may write into this topic on each broker, enforced by produce-gateway."
     f" Topics without one share evenly the rest of the broker's {TOTAL_KEY}. A topic is over its"
@@ -90,7 +90,7 @@ def _own_config_row(policies: PolicySet, kind: int, name: str, key: str, unset: 
         places = [(PolicyKey("broker", name, key), configs.DYNAMIC_BROKER_CONFIG)] if name else []
         places.append((PolicyKey("broker", EVERY_BROKER, key), configs.DYNAMIC_DEFAULT_BROKER_CONFIG))
     synonyms = [
-        ConfigSynonym(key, exact_number(as_number(values[place])), source)
+        ConfigSynonym(key, _long_text(as_number(values[place])), source)
         for place, dynamic in places
         for values, source in ((policies.changes, dynamic), (policies.base, configs.STATIC_BROKER_CONFIG))
         if place in values
@@ -99,6 +99,13 @@ def _own_config_row(policies: PolicySet, kind: int, name: str, key: str, unset: 
         return None
     _, value, source = synonyms[0] if synonyms else ConfigSynonym(key, None, configs.DEFAULT_CONFIG)
     return DescribedConfig(key, value, False, source, False, tuple(synonyms), configs.LONG, _DOCUMENTATION[key])
+
+
+def _long_text(value: float) -> str:
+    """As Kafka's LONG, which tools read and write back: over REST it may be a fraction, and the float of the largest
+    LONG is one more.
+    """
+    return str(min(math.ceil(value), _LARGEST_LONG))
 
 
 class ChangingConfigs(ChangingRequest):
@@ -142,12 +149,15 @@ class ChangingConfigs(ChangingRequest):
         results: list[ResourceResult] = []
         # A client that replaces all configs repeats the values that it has read: one with an end must keep its end.
         now = policies.policies
-        kept = {key: now.changes[key] for key in now.ends} if self._is_replacing else NO_VALUES
+        ending = [key for key in now.ends if self._is_replacing and key.kind in ("topic", "broker")]
+        kept = {key: _long_text(as_number(now.changes[key])) for key in ending}
         for place in allowed:
             resource = self.wanted[place]
             try:
                 found = [config_op(*resource[:2], *row) for row in resource.configs]
-                ops[place] = [op for op in found if op.value is None or kept.get(op.key) != op.value]
+                ops[place] = [
+                    op for op in found if op.value is None or kept.get(op.key) != _long_text(as_number(op.value))
+                ]
             except UnfitValue as error:
                 results.append(ResourceResult(place, api.ERROR_CODES["INVALID_CONFIG"], str(error)))
         return results + await alter_each(policies, ops, source, self.validate_only)

@@ -489,6 +489,18 @@ async def test_a_brokers_total_has_the_default_and_the_file_behind_it(stage: Sta
         assert stage.service.policies.broker_total(broker_id) == float(value), "what is shown is what holds"
 
 
+async def test_what_is_described_is_a_long_that_can_be_set(stage: Stage) -> None:
+    most = str(2**63 - 1)
+    assert codes(await stage.incremental((c.BROKER, "", {TOTAL_KEY: most}))) == [(0, c.BROKER, "")]
+    clicks, end = PolicyKey.of_topic("clicks"), stage.service.now_ms() + 60_000
+    await stage.service.alter_policies([PolicyOperation(clicks, 0.5, end)], ChangeSource("alice", "rest"))
+    for kind, name, key, value in ((c.BROKER, "", TOTAL_KEY, most), (c.TOPIC, "clicks", TOPIC_KEY, "1")):
+        (row,) = (await stage.configs((kind, name, (key,)))).results[0].configs[-1:]
+        assert (row.name, row.config_type, row.value) == (key, c.LONG, value)
+        assert codes(await stage.replace((kind, name, {key: value}))) == [(0, kind, name)]
+    assert stage.service.policies.ends[clicks].until_ms == end  # the client repeats what it has read
+
+
 async def test_a_client_that_may_not_describe_a_resource_is_not_told_our_part_of_it(stage: Stage) -> None:
     stage.errors = {"filed": DENIED}
     said = await stage.configs((c.TOPIC, "filed", None))
