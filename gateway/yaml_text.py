@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 STDIN_NAME: Final = "standard input"
+_MERGE: Final = "tag:yaml.org,2002:merge"  # <<
 _SIGNS: Final = {"tag": "! for a", "alias": "* for an", "anchor": "& for an"}
 _DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 # How many keys and values aliases may add: so many, or so many for each one that the text has.
@@ -78,8 +79,22 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", key.start_mark)
                 seen.add(key.value)
+        own = [key for key, _ in node.value if key.tag != _MERGE]  # before those of << are among them
+        merges = len(own) < len(node.value)
         made: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        if merges or len(made) < len(own):
+            self._refuse_equal_keys(own)
         return made
+
+    def _refuse_equal_keys(self, keys: list[yaml.Node]) -> None:
+        """Spelled in two ways, keys may be one value, as 1 and 1.0 are, or null and ~."""
+        seen: dict[Hashable, str] = {}
+        for key in keys:
+            value = self.construct_object(key, deep=True)
+            if value in seen:
+                text = f"{key.value} is there twice: it is the same as {seen[value]}"
+                raise yaml.MarkedYAMLError(None, None, text, key.start_mark)
+            seen[value] = key.value
 
 
 def _checked(kind: str) -> Callable[[_YamlLoader, yaml.ScalarNode], Any]:

@@ -29,6 +29,9 @@ quotas:
     ("text", "told"),
     [
         ("a: 1\nb: {c: 1, c: 2}", "x.yaml:2: c is there twice"),
+        ("a: 1\nb: {1: 1,\n 1.0: 2}", "x.yaml:3: 1.0 is there twice: it is the same as 1"),
+        ("a: &a {p: 1, q: 2}\nb: {<<: *a, 1: 1, 1.0: 2}", "x.yaml:2: 1.0 is there twice: it is the same as 1"),
+        ("null: 1\n~: 2", "x.yaml:2: ~ is there twice: it is the same as null"),
         ("a: [", "x.yaml:1: expected the node content"),
         ("a: 1\n\tb: 2", "x.yaml:2: a tab: YAML is indented by spaces"),
         ("a: \0", "x.yaml: not valid YAML: unacceptable character"),
@@ -48,6 +51,11 @@ def test_a_mistake_is_one_line_with_its_place(text: str, told: str) -> None:
         load_yaml(text, "x.yaml")
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
+
+
+def test_what_is_merged_is_overridden() -> None:
+    text = "a: &a {p: 1, q: 2}\nb: {<<: *a, p: 3, q: 4}\nc: {<<: [*a], 1: 1}"
+    assert load_yaml(text, "x.yaml") == {"a": {"p": 1, "q": 2}, "b": {"p": 3, "q": 4}, "c": {"p": 1, "q": 2, 1: 1}}
 
 
 @pytest.mark.parametrize("number", ["010", "-010", "0x10", "0b11", "1_000", "1:30", "1:30.5"])
