@@ -37,6 +37,7 @@ MAX_LISTED_KEYS: Final = 5
 NO_VALUES: Final[PolicyValues] = MappingProxyType({})
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_MAX_BROKER_ID: Final = 2**31 - 1  # Kafka's INT
 ATTACHABLE_KINDS: Final[tuple[PolicyKind, ...]] = ("tenant", "namespace")  # to groups
 TEXT_KINDS: Final[tuple[PolicyKind, ...]] = (*ATTACHABLE_KINDS, "storage")  # their values are no numbers
 OVERRIDE_KEY: Final = "override"  # of storage protection
@@ -122,7 +123,7 @@ class PolicyKey(NamedTuple):
             raise InvalidPolicy(
                 f"{self.name!r} can't be a topic's name: letters, digits, '.', '_' and '-', at most 249"
             )
-        if self.kind == "broker" and self.name != EVERY_BROKER and not _BROKER_ID.fullmatch(self.name):
+        if self.kind == "broker" and self.name != EVERY_BROKER and not _is_broker_id(self.name):
             raise InvalidPolicy(
                 f"{self.name!r} is not a valid broker id: a number is needed, or the default for all brokers"
             )
@@ -159,6 +160,10 @@ class PolicyKey(NamedTuple):
         if self.kind == "storage":
             return "override of storage protection"
         return f"{self.key} of {'all brokers' if self.name == EVERY_BROKER else f'{self.kind} {self.name}'}"
+
+
+def _is_broker_id(name: str) -> bool:
+    return _BROKER_ID.fullmatch(name) is not None and int(name) <= _MAX_BROKER_ID
 
 
 _KEYS_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {

@@ -40,6 +40,7 @@ from tests.policies.definitions.policy_play import (
         (PolicyKey("topic", "..", TOPIC_KEY), 1, "can't be a topic's name"),
         (PolicyKey("broker", "02", TOTAL_KEY), 1, "'02' is not a valid broker id"),
         (PolicyKey("broker", "-1", TOTAL_KEY), 1, "not a valid broker id"),
+        (PolicyKey("broker", "2147483648", TOTAL_KEY), 1, "not a valid broker id"),
         (PolicyKey("user", "x", "y"), 1, "'user' is not a kind of policy"),  # type: ignore[arg-type]
         (PolicyKey("quota", "alice", PRODUCE.wire_name), 1, "'alice' is not a valid entity"),
         (PolicyKey("quota", ALICE.path, "bytes"), 1, "unknown quota 'bytes'"),
