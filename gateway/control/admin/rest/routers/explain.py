@@ -34,7 +34,9 @@ class ExplainQuery(RequestModel):
         description="Without one: a client that has not authenticated. Empty: clients of the principal `unknown`.",
     )
     client_id: CountedName | None = Field(default=None, description="Without one: a client that gives none.")
-    broker: int | None = Field(default=None, ge=0, le=2**31 - 1, description="Without one: all that lead a part of the topic.")
+    broker: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="Without one: all that lead a part of the topic."
+    )
 
 
 class TopQuery(RequestModel):
