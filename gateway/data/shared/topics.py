@@ -23,7 +23,7 @@ _TOPIC_PATTERN = re.compile(
 _UNNAMED_PREFIX = b"topic-id:"  # before an id whose name is unknown
 _COUNTED_PATTERN = re.compile(rb"%s|topic-id:[\w-]{22}" % _TOPIC_PATTERN.pattern)
 INVALID_TOPIC = "<invalid>"  # all others are counted under this: no topic has such a name
-MAX_REFUSED_IDS = 16  # of one connection that are remembered: each is compared with each partition
+MAX_REFUSED_IDS = 8  # of one connection that are remembered: each is compared with each partition
 
 
 class ConnectionTopics:
