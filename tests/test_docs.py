@@ -152,7 +152,8 @@ def test_a_command_can_be_copied(page: str, line: str, monkeypatch: pytest.Monke
         pass
 
     def parse(self: argparse.ArgumentParser, args: list[str]) -> NoReturn:
-        self.parse_known_args(args)
+        _, unknown = self.parse_known_args(args)
+        assert unknown == [], "no options of that command"
         raise Parsed
 
     command = re.split(r" [|<>&] ?", re.sub(r"\$\([^)]*\)", "x", line.partition(" #")[0]))[0]
