@@ -373,7 +373,7 @@ class PolicySet:
 
     @classmethod
     def from_entries(cls, base: PolicyValues, entries: Iterable[PolicyEntry], version: int) -> PolicySet:
-        """The set that these entries recorded: the last entry of each key counts; one without a value removes it."""
+        """The set that these entries recorded, at most one of each key; one without a value adds nothing."""
         kept = tuple(entries)
         changes = {entry.key: entry.value for entry in kept if entry.value is not None}
         ends = {entry.key: entry.end for entry in kept if entry.end is not None}

@@ -132,6 +132,10 @@ def test_without_expressions_node_exporters_are_asked_then_kubelets(server: Serv
     assert source.observe().volumes == (Volume(2, "data-0-my-cluster-kafka-2", 10, 5),)
     put(server, (node("broker3.example.com:9100"), 6, 10), expressions=DEFAULTS[0])
     assert source.observe().volumes == (Volume(3, "/var/lib/kafka/data", 10, 6),)
+    for lacking, what in zip(DEFAULTS[0], ("available", "size"), strict=True):
+        put(server, (node("kafka-3"), 6, 10), expressions=DEFAULTS[0])
+        server.series[lacking] = []
+        assert failed(source).startswith(f"Prometheus has no {what} of broker 3 "), "and no kubelet is asked"
 
 
 def test_a_broker_may_have_several_volumes(server: Server) -> None:

@@ -171,8 +171,10 @@ def test_in_mode_observe_verdicts_are_only_counted() -> None:
 def test_a_namespaces_group_replaces_its_tenants() -> None:
     engine = PolicyEngine(0.0)
     limits = {"gold": GroupLimitValues(publish_bytes=1000), "own": GroupLimitValues(publish_bytes=1e9)}
-    engine.set_groups(limits, finder(GOLD, {"acme/orders": "own"}), 0.0)
     own, theirs = Producer("acme.orders.t", 5000), Producer("acme.clicks.t", 5000)
+    engine.set_groups(limits, finder(GOLD), 0.0)
+    assert send(engine, own, 0.0) is not None
+    engine.set_groups(limits, finder(GOLD, {"acme/orders": "own"}), 0.0)
     assert send(engine, own, 0.0) is None
     assert send(engine, theirs, 0.0) is not None
 
@@ -332,13 +334,29 @@ def test_a_limit_that_changes_holds_from_then_on() -> None:
     assert rate(producers, 60.5, 61.0) > 5e6
 
 
+def test_bytes_that_were_counted_before_a_change_are_charged() -> None:
+    limits = {"gold": GroupLimitValues(publish_bytes=1e6)}
+    engine, producer = engine_with(limits, GOLD), Producer("acme.orders.t", 1000)
+    send(engine, producer, 0.0)
+    now = settled(engine, "acme.orders.t", 0.0)
+    asked = producer.asked
+    send(engine, producer, now)
+    assert producer.asked == asked
+    engine.set_groups(limits, finder(GOLD), now)
+    assert engine.groups.limit_of("gold", "publish", now).byte_meter.charged == 2000
+
+
 def test_the_storage_factor_lowers_what_is_published_and_never_what_is_fetched() -> None:
     engine = engine_with({"gold": GroupLimitValues(publish_bytes=1e6, dispatch_bytes=1e6)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 5000) for i in range(10)]
     side = engine.groups.dispatch_limit(b"acme.orders.t", "", 0.0)
     engine.set_storage_factor(0.5, "broker 1 volume /data", 0.0)
-    Loop((engine, producers)).run(40.0)
-    assert rate(producers, 5.0, 40.0) == pytest.approx(5e5, rel=0.02)
+    loop = Loop((engine, producers))
+    loop.run(20.0)
+    engine.set_storage_factor(0.25, "broker 1 volume /data", 20.0)
+    loop.run(40.0)
+    assert rate(producers, 5.0, 20.0) == pytest.approx(5e5, rel=0.02)
+    assert rate(producers, 22.0, 40.0) == pytest.approx(2.5e5, rel=0.03), "of groups in use"
     assert side is not None
     assert side.byte_limiter is not None
     assert side.byte_limiter.bucket.rate == 1e6
@@ -348,7 +366,8 @@ def test_the_storage_factor_lowers_what_is_published_and_never_what_is_fetched()
 
 
 def test_fetched_bytes_and_messages_are_charged_when_they_pass() -> None:
-    engine = engine_with({"gold": GroupLimitValues(dispatch_bytes=1000, dispatch_msgs=10)}, GOLD)
+    limits = {"gold": GroupLimitValues(dispatch_bytes=1000, dispatch_msgs=10), "own": GroupLimitValues(publish_msgs=1)}
+    engine = engine_with(limits, GOLD)
     side = engine.groups.dispatch_limit(b"acme.orders.t", "", 0.0)
     assert engine.groups.has_dispatch_limits
     assert side is not None

@@ -569,6 +569,19 @@ def test_bytes_that_are_only_observed_use_up_none_of_the_total_whose_shares_are_
     assert got / 50.0 == pytest.approx(12_000.0, rel=0.1)
 
 
+def test_nor_do_fetches_that_are_only_observed() -> None:
+    made = quotas(*((Entity(name), "consumer_byte_rate:shares", 1000.0) for name in "ab"))
+    made.set_totals_out(12_000.0, {})
+    a, b = (made.connection_limit(1, name, "", 0.0) for name in "ab")
+    (line,) = b.consume_limiters
+    for step in range(1, 41):
+        a.record_fetch_only(15_000)
+        line.charge_amount(6000, (step - 1) * ALLOCATE_S)  # twice what there is
+        made.record_fetched(1, 21_000)
+        made.allocate_fetch_shares(step * ALLOCATE_S)
+    assert line.bucket.rate == pytest.approx(12_000.0, rel=0.1)
+
+
 @pytest.mark.seed("546.13")
 @pytest.mark.parametrize(("trickle", "deals"), matrix([0.0, 10.0, 500.0], [1, 2, 6, 40]))
 def test_a_user_that_wants_its_part_all_of_a_sudden_does_not_stall(deals: int, trickle: float) -> None:

@@ -168,6 +168,11 @@ async def test_every_request_needs_the_role_of_its_row() -> None:
     assert set(refused) == {"missing", "role"}
 
 
+async def test_where_certificates_are_the_only_credentials_this_machine_has_no_rights_by_itself() -> None:
+    gate = AccessGate(CredentialHolders(principals={"User:CN=ops": AccessRole.ADMIN}))
+    assert await pass_gate(gate, "POST", "/no/row/has/it", JSON) == 401
+
+
 async def test_an_operator_s_limits_end_soon(port: Any) -> None:
     port.up()
     value = '{"value": "5MB"}'
