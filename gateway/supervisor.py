@@ -322,7 +322,7 @@ class _ProcessSupervisor:
         if not self._stopping.is_set():
             return True
         is_awaited = any(worker.channel is not None for worker in self._workers)
-        return child is self._control and self._start.was_up and is_awaited and trio.current_time() < self._stop_by
+        return child is self._control and self._start.kept.was_up and is_awaited and trio.current_time() < self._stop_by
 
     async def _run_child(self, child: _ChildProcess) -> int:
         """One life of a child, from its start to its exit code."""
