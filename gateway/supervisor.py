@@ -57,6 +57,7 @@ log = logging.getLogger("gateway.supervisor")
 
 BACKLOG = 1024  # connections that wait while control restarts
 BACKOFF_S = (0.1, 10.0)  # first and longest pause before a dead child is started again, or a broken channel replaced
+STOP_CHECK_S = 0.1  # how often a pause during a stop looks whether it still has a purpose
 STEADY_S = 30.0  # a child that lived this long starts at the first pause again
 
 CONTROL_NUMBER = -1  # the number of the control process among the children; workers count from 0
@@ -313,9 +314,11 @@ class _ProcessSupervisor:
             pause = pauses.next_pause(trio.current_time() - since)
             log.error("%s %s and is started again in %g s", child.name, how, pause)
             with trio.move_on_after(pause):
-                if self._stopping.is_set():
-                    await trio.sleep_forever()
-                await self._stopping.wait()
+                if not self._stopping.is_set():
+                    await self._stopping.wait()
+                else:
+                    while self._is_needed(child):  # noqa: ASYNC110  a stop must not last longer for a pause
+                        await trio.sleep(STOP_CHECK_S)
 
     def _is_needed(self, child: _ChildProcess) -> bool:
         """Whether the child has to run. During a stop only a control for workers that have something to report."""

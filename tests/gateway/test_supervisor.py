@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ import trio
 from gateway import parent_link, supervisor
 from gateway.channel import ProcessChannel
 from gateway.embedded import find_free_port
+from gateway.parent_link import KeptState, StartControl
 
 FAMILY = Path(__file__).with_name("family.py")
 DEADLINE_S = 60.0
@@ -283,6 +285,27 @@ def test_a_control_that_dies_during_a_stop_is_started_again_while_a_worker_waits
     assert code == 0
     assert log.count("is started again") == 1  # the second one ended in order
     assert "killed" not in log
+
+
+@pytest.mark.parametrize("why", ["its time is up", "the worker has ended", "another signal"])
+async def test_no_pause_before_another_control_makes_a_stop_longer(
+    why: Any, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    start = StartControl(b"{}", kept=KeptState(was_up=True))
+    parent = supervisor._ProcessSupervisor(start, 1, 0, (0.0, 20.0), supervisor.child_command)
+    monkeypatch.setattr(parent, "_run_child", AsyncMock(return_value=-signal.SIGKILL))
+    (worker,) = parent._workers
+    worker.channel = Mock()
+    parent._stop_children()
+    since = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parent._keep_running, parent._control)
+        await trio.sleep(15)  # it dies each time: the pause is 10 s now, from the 13th second on
+        if why == "the worker has ended":
+            worker.channel = None
+        elif why == "another signal":
+            parent._stop_by = trio.current_time()
+    assert trio.current_time() - since <= (20 if why == "its time is up" else 15) + 2 * supervisor.STOP_CHECK_S
 
 
 def test_a_second_signal_ends_at_once(start: Any) -> None:
