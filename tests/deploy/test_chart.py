@@ -433,6 +433,25 @@ def test_passwords_in_files_are_no_secrets() -> None:
     assert "file: /run/z" in made
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_taken"),
+    [
+        ("UPSTREAM__SASL_PASSWORD", "$(OF_A_SECRET)", True),
+        ("UPSTREAM__SASL_PASSWORD", "hunter$(OF_A_SECRET)", False),
+        ("UPSTREAM__SASL_PASSWORD", "{file: /run/x}", True),
+        ("ADMIN__TOKENS", '[{"file": "/run/x"}]', True),
+        ("ADMIN__TOKENS", "anna:admin:sha256:6f,otto:operator:sha256:77", True),
+        ("ADMIN__TOKENS", "anna:admin:sha256:6f,hunter2hunter2hunter2", False),
+    ],
+)
+def test_a_variable_that_has_no_secret_in_clear_is_taken(name: str, value: str, is_taken: bool, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"extraEnv": [{"name": f"PRODUCE_GATEWAY_{name}", "value": value}]}))
+    code, _, error = run("template", RELEASE, CHART, "--values", MINIMAL, "--values", values)
+    assert (code == 0) == is_taken, error
+    assert is_taken or "in clear" in error
+
+
 def test_names_that_look_like_numbers_are_text() -> None:
     secrets = [f"{key}=123" for key in ("tls.existingSecret", "admin.existingSecret", "upstream.existingSecret")]
     names = ["fullnameOverride=123", "nameOverride=1e3", "priorityClassName=123", "serviceAccount.name=123"]
@@ -482,6 +501,8 @@ def notes_of(chart: Path, values: Path, *sets: str) -> str:
         (("config.usage_log.max_spool_bytes=10GiB",), ("usage_log.max_spool_bytes (10GiB)",)),
         (("config.usage_log.max_spool_bytes=10GiB", "persistence.enabled=false"), ("persistence.enabled is false",)),
         (("existingConfigSecret=mine", "resources.limits.memory=1Gi"), ()),
+        (("resources=null",), ()),
+        (("resources.limits.memory=2e9",), ()),
     ],
 )
 def test_the_notes_warn_of_sizes_that_do_not_fit(
@@ -490,6 +511,12 @@ def test_the_notes_warn_of_sizes_that_do_not_fit(
     warnings = [line for line in notes_of(chart_with_notes, MINIMAL, *sets).splitlines() if "WARNING" in line]
     assert len(warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, warnings, strict=True))
+
+
+def test_the_notes_have_a_size_as_it_was_written(chart_with_notes: Path, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"  # in a file, unlike by --set, a number is a float to Helm
+    values.write_text(f"{MINIMAL.read_text('utf-8')}\nconfig: {{limits: {{max_buffered_bytes: 4000000000}}}}\n")
+    assert "limits.max_buffered_bytes (4000000000)" in notes_of(chart_with_notes, values)
 
 
 def test_the_notes_say_where_clients_begin(chart_with_notes: Path) -> None:

@@ -75,10 +75,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if kindIs "string" . }}
 {{- $factors := dict "" 1 "k" 1000 "K" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
 {{- $factor := get $factors (regexFind "[A-Za-z]*$" . | trimSuffix "B") | default 0 }}
-{{- mulf (regexFind "^[0-9.]+" (trim .) | float64) (float64 $factor) }}
+{{- mulf (regexFind "^[0-9.]+([eE][0-9]+)?" (trim .) | float64) (float64 $factor) }}
 {{- else }}
 {{- float64 . }}
 {{- end }}
+{{- end }}
+
+{{/* The same as it was written; Helm has numbers as floats. */}}
+{{- define "pg.size" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end }}
 {{- end }}
 
 {{/* What can't be told by a schema: which values need which. */}}
@@ -134,8 +139,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "admin.extra.tokens has a token in clear, and becomes a ConfigMap: put it into admin.existingSecret" }}
 {{- end }}
 {{- end }}
+{{- /* Another variable, which may be of a Secret; a file; hashes of tokens. */}}
+{{- $hash := "[^:,]+:[a-z]+:sha256:[0-9a-f]+" }}
+{{- $notClear := printf "^([$][(][^)]+[)]|\\[?[{][\"']?file[\"']?:.*[}]\\]?|%s(,%s)*)$" $hash $hash }}
 {{- range .Values.extraEnv }}
-{{- if and .value (regexMatch "^PRODUCE_GATEWAY_.*(PASSWORD|SECRET|KEY_PEM|TOKENS)$" .name) }}
+{{- if and .value (regexMatch "^PRODUCE_GATEWAY_.*(PASSWORD|SECRET|KEY_PEM|TOKENS)$" .name) (not (regexMatch $notClear (toString .value))) }}
 {{- fail (printf "extraEnv has %s in clear, and becomes part of the StatefulSet: write valueFrom.secretKeyRef" .name) }}
 {{- end }}
 {{- end }}
