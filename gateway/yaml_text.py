@@ -38,6 +38,7 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
         super().__init__(stream)
         self._tags: dict[tuple[str, tuple[bool, bool]], str] = {}
         self._aliases = "*" in stream
+        self._own_keys: dict[yaml.Node, list[yaml.Node]] = {}  # of what has a <<: without those of it
 
     def get_single_node(self) -> yaml.Node | None:
         return self._bound_aliases(super().get_single_node())
@@ -72,18 +73,25 @@ class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
             tag = self._tags[value, implicit] = super().resolve(kind, value, implicit)
         return tag
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if node in self._own_keys:  # flattened for a << of it, which is made before what is deeper in the text
+            return
+        own = [key for key, _ in node.value if key.tag != _MERGE]
         seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+        for key in own:
+            if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice", key.start_mark)
                 seen.add(key.value)
-        own = [key for key, _ in node.value if key.tag != _MERGE]  # before those of << are among them
-        merges = len(own) < len(node.value)
+        if len(own) < len(node.value):
+            self._own_keys[node] = own
+        super().flatten_mapping(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         made: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        if merges or len(made) < len(own):
-            self._refuse_equal_keys(own)
+        own = self._own_keys.get(node)
+        if own is not None or len(made) < len(node.value):
+            self._refuse_equal_keys([key for key, _ in node.value] if own is None else own)
         return made
 
     def _refuse_equal_keys(self, keys: list[yaml.Node]) -> None:

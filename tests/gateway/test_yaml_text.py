@@ -58,6 +58,16 @@ def test_what_is_merged_is_overridden() -> None:
     assert load_yaml(text, "x.yaml") == {"a": {"p": 1, "q": 2}, "b": {"p": 3, "q": 4}, "c": {"p": 1, "q": 2, 1: 1}}
 
 
+@pytest.mark.parametrize("key", ["p", "1"])
+def test_what_is_merged_may_be_deeper_than_where_it_is_merged(key: str) -> None:
+    text = f"m: &m {{{key}: 0, q: 2}}\nx: {{y: {{z: &a {{<<: *m, {key}: 1}}}}}}\nb: {{<<: *a, r: 1}}"
+    loaded = load_yaml(text, "x.yaml")
+    assert (loaded["x"]["y"]["z"], loaded["b"]) == (
+        load_yaml(f"{{{key}: 1, q: 2}}", ""),
+        {**loaded["x"]["y"]["z"], "r": 1},
+    )
+
+
 @pytest.mark.parametrize("number", ["010", "-010", "0x10", "0b11", "1_000", "1:30", "1:30.5"])
 def test_a_number_that_versions_of_yaml_read_differently_is_refused(number: str) -> None:
     with pytest.raises(YamlError, match=r"x\.yaml:2: YAML takes this for a number whose value depends"):
