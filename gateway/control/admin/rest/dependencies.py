@@ -38,19 +38,25 @@ def make_router() -> APIRouter:
     return APIRouter(
         responses=ERROR_RESPONSES,
         route_class=StrictJsonRoute,
-        dependencies=[Depends(_refuse_needless_parameters)],
+        dependencies=[Depends(_refuse_needless_values)],
     )
 
 
-async def _refuse_needless_parameters(request: Request) -> None:
-    """An endpoint that has parameters refuses others by its model. One that has none would pass over all of them: a
-    change with ?validate_only=true, where the body has that field, would be made.
+async def _refuse_needless_values(request: Request) -> None:
+    """An endpoint that has parameters, or a body, refuses other ones by its model. One that has none would pass over
+    all of them: a change with ?validate_only=true, where the body has that field, would be made.
     """
+    route = request.scope["route"]
     names = [*request.query_params]
-    if names and not request.scope["route"].dependant.query_params:
-        in_body = ": write it into the body" if request.method == "POST" else ""
+    if names and not route.dependant.query_params:
+        in_body = ": write it into the body" if route.body_field else ""
         what = f"unknown: {names[0][:MAX_NAME]!r}; {request.method} takes no parameters here{in_body}"
         raise RequestRefused("the request can't be understood: nothing was done", [Finding(where="query", what=what)])
+    if (
+        not route.body_field and b":" in await request.body()
+    ):  # a field; some send {} or ""
+        what = f"{request.method} takes no body here"
+        raise RequestRefused("the request can't be understood: nothing was done", [Finding(where="body", what=what)])
 
 
 async def _gateway_of(request: Request) -> GatewayContext:

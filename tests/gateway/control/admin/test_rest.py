@@ -247,6 +247,16 @@ async def test_no_path_passes_over_a_parameter(server: Server) -> None:
     assert server.policies.policies.version == 0
 
 
+async def test_no_path_passes_over_a_body(server: Server) -> None:
+    group = "/admin/v2/namespaces/public/default/resourcegroup"
+    for method, path in (("POST", "/v1/reload"), ("POST", f"{group}/free"), ("DELETE", group)):
+        status, said = await server.ask(method, path, {"validate_only": True})
+        assert (status, said["errors"]) == (422, [{"where": "body", "what": f"{method} takes no body here"}])
+    assert server.policies.policies.version == 0
+    _, said = await server.ask("POST", "/v1/reload?validate_only=true")
+    assert said["errors"][0]["what"] == "unknown: 'validate_only'; POST takes no parameters here"
+
+
 async def test_a_parameter_that_is_given_twice_is_an_error(server: Server) -> None:
     for path in ("/v1/client-quotas?user=a&user=b", "/v1/explain?topic=a&user=&user=b", "/v1/top?limit=5&limit=5"):
         status, said = await server.ask("GET", path)
