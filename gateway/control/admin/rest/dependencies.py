@@ -52,9 +52,7 @@ async def _refuse_needless_values(request: Request) -> None:
         in_body = ": write it into the body" if route.body_field else ""
         what = f"unknown: {names[0][:MAX_NAME]!r}; {request.method} takes no parameters here{in_body}"
         raise RequestRefused("the request can't be understood: nothing was done", [Finding(where="query", what=what)])
-    if (
-        not route.body_field and b":" in await request.body()
-    ):  # a field; some send {} or ""
+    if not route.body_field and b":" in await request.body():  # a field; some send {} or ""
         what = f"{request.method} takes no body here"
         raise RequestRefused("the request can't be understood: nothing was done", [Finding(where="body", what=what)])
 
