@@ -93,6 +93,19 @@ def test_a_flood_between_two_looks_finds_no_more_than_what_was_saved(limits: Gro
     assert free <= (1.05e6 if topics == 1 else 1.5e6), "several find at most half as much again"
 
 
+def test_a_flood_at_all_workers_at_once_finds_half_as_much_again_at_most() -> None:
+    engines = [engine_with({"gold": GroupLimitValues(publish_bytes=1e6)}, GOLD, page=page) for page in pages(4)]
+    workers = [(engine, Producer(f"acme.orders.t{i}", 1000)) for i, engine in enumerate(engines)]
+    for engine, producer in workers:
+        send(engine, producer, 0.0)
+    now = max(settled(engine, producer.topic.decode(), 1.0) for engine, producer in workers)
+    free, flooding = 0, workers
+    while flooding:
+        flooding = [each for each in flooding if send(*each, now) is None]
+        free += 1000 * len(flooding)
+    assert 0.9e6 <= free <= 1.5e6
+
+
 def test_steady_traffic_within_the_limit_asks_seldom() -> None:
     engine = engine_with({"gold": GroupLimitValues(publish_bytes=1e6)}, GOLD)
     producers = [Producer(f"acme.orders.t{i}", 1000) for i in range(20)]
