@@ -226,8 +226,8 @@ class LimitShares(msgspec.Struct, frozen=True, tag=True):
     """This gateway's shares of limits that hold over several, by fleet key (policies.fleet.keys): those that changed.
 
     `gateways`: that share: a key without a share yet begins with limit / gateways. `settle_s`: two cycles: for so long
-    the share of a gateway that was idle is provisional. Told at once where this gateway is alone as well, with gateways
-    1.
+    the share of a gateway whose clients begin to wait is provisional. Told at once where this gateway is alone as well,
+    with gateways 1.
     """
 
     grants: dict[FleetKey, ShareGrant] = {}

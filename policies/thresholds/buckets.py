@@ -212,8 +212,7 @@ class ThresholdBuckets:
         wait = min(wait, self.limiter.max_wait_s(now), MAX_DELAY_S)
         if meter.topic_bucket is not None:
             meter.topic_bucket.mark_waiting(wait, now)
-        if self.limiter.is_used_up(now):
-            self.limiter.mark_hungry(wait, now)
+        self.limiter.record_wait(wait, now, used_up=self.limiter.is_used_up(now))
 
     def is_hungry(self, now: float) -> bool:
         """Whether a request has to wait for the total."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.examples import matrix
-from tests.policies.fleet.fleet_sim import ALL, World, waves
+from tests.policies.fleet.fleet_sim import ALL, TICK_S, Worker, World, steady, waves
 
 Build = Callable[[World], None]
 
@@ -127,3 +127,35 @@ def test_a_gateway_that_comes_and_goes_beside_one_that_stays_leaves_little_unuse
     assert found.lowest >= 0.9, found
     assert found.highest <= 1.03, found
     assert found.fullest <= 1.25, found
+
+
+class FarClient(Worker):
+    """One request at a time, whose answer comes `reply_s` later: then it is charged, as a Fetch is."""
+
+    reply_s = 0.0
+    begins_at = 10.0
+
+    def tick(self, tick: int, now: float) -> None:
+        self.log[tick] = 0.0
+        if now >= max(self.begins_at + self.reply_s, self._free_at[0]):
+            self.line.charge_amount(self.lump, now)
+            self._free_at[0] = now + self.line.wait_after_charge(now) + self.reply_s
+            self.log[tick] = self.lump
+
+
+@pytest.mark.parametrize(("request_size", "reply_s"), matrix([20.0, 40.0, 85.0], [TICK_S, 2 * TICK_S, 3 * TICK_S]))
+def test_a_client_with_one_request_at_a_time_has_the_whole_limit_beside_idle_gateways(
+    request_size: float, reply_s: float
+) -> None:
+    """It waits for nobody else, and comes back when something has been saved again."""
+    world = World(seed=1)
+    gateway = world.join("far")
+    client = FarClient("far0", gateway.line, steady(ALL), request_size, 1, 0.0)
+    client.reply_s = reply_s
+    gateway.workers.append(client)
+    world.everybody.append(client)
+    world.join("idle0", 0.0)
+    world.join("idle1", 0.0)
+    world.run(50)
+    assert world.rate(15, 45) >= 0.95 * world.limit
+    assert world.rate(15, 45) <= 1.03 * world.limit

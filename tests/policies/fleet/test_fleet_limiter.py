@@ -95,11 +95,11 @@ def test_no_client_waits_long_for_a_floor_that_may_be_over_soon() -> None:
         one.charge_amount(90, tenth / 10)
     one.charge_amount(500, 10.0)
     made.revoke_grants(10.0)
-    assert one.debt_wait_s(10.0) == SETTLE_S
+    assert one.wait_after_charge(10.0) == SETTLE_S
     one.charge_amount(10, 11.9)
-    assert one.debt_wait_s(11.9) == SETTLE_S
+    assert one.wait_after_charge(11.9) == SETTLE_S
     one.charge_amount(10, 12.1)
-    assert one.debt_wait_s(12.1) > 2 * SETTLE_S
+    assert one.wait_after_charge(12.1) > 2 * SETTLE_S
 
 
 def test_the_debt_stays_the_same_bytes_when_the_part_changes() -> None:
@@ -199,7 +199,7 @@ def test_alone_a_line_waits_as_any_other() -> None:
         plain.charge_amount(5000, now)
 
 
-def test_a_wait_for_a_line_that_became_busy_just_now_is_short_and_the_debt_stays() -> None:
+def test_a_wait_for_a_line_that_nobody_waited_for_is_short_and_the_debt_stays() -> None:
     one = line(fleet(3))
     assert one.check_admission(3200, 0.0, True, 0.0).wait_s == SETTLE_S
     one.charge_amount(3200, 0.0)
@@ -217,15 +217,31 @@ def test_a_client_turned_away_by_a_provisional_rate_may_come_back_soon() -> None
     assert answer.wait_s == SETTLE_S
 
 
-def test_a_line_that_is_used_all_the_time_is_not_provisional_until_a_pause_or_until_a_gateway_joins() -> None:
-    for pause_s, gateways, provisional in ((0.0, 3, False), (2.1, 3, True), (0.0, 4, True)):
-        made = fleet(3)
-        one = line(made)
-        for tenth in range(50):
-            one.charge_amount(40, tenth / 10)
-        now = 5.0 + pause_s
-        made.update_grants({}, gateways, SETTLE_S, now)
-        assert (one.check_admission(4000, now, True, 0.0).wait_s == SETTLE_S) is provisional
+def test_a_line_that_was_used_a_moment_ago_may_have_an_idle_ones_part_and_nobody_waits_long_for_it() -> None:
+    made = fleet(3, part=(400.0, 400.0))
+    one = line(made)
+    for tenth in range(50):
+        one.charge_amount(20, tenth / 10)
+    made.update_grants({KEY: ShareGrant(16.0, 400.0)}, 3, SETTLE_S, 5.2)
+    one.charge_amount(80, 5.3)
+    assert one.bucket.debt_wait_s(5.3) > 4.0
+    assert one.wait_after_charge(5.3) == SETTLE_S
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "gateways", "provisional"), [(0.0, 3, False), (1.9, 3, False), (2.1, 3, True), (0.0, 4, True)]
+)
+def test_a_line_that_clients_wait_for_is_not_provisional_until_none_does_or_a_gateway_joins(
+    pause_s: float, gateways: int, provisional: bool
+) -> None:
+    made = fleet(3)
+    one = line(made)
+    for tenth in range(50):
+        one.check_admission(60, tenth / 10, True, 0.0)
+        one.charge_amount(60, tenth / 10)
+    now = one.hungry_until + pause_s
+    made.update_grants({}, gateways, SETTLE_S, now)
+    assert (one.check_admission(4000, now, True, 0.0).wait_s == SETTLE_S) is provisional
 
 
 @given(
@@ -278,6 +294,19 @@ def test_savings_of_a_twentieth_of_a_second_are_nothing() -> None:
         one = line(fleet(3))
         one.check_admission(1000, level, True, 0.0)
         assert (one.hungry_until > level) is hungry
+
+
+def test_a_client_that_comes_back_soon_after_its_wait_wants_more() -> None:
+    """It has one request at a time, each larger than what may be saved. If it is near, it finds the line used up."""
+    for back_after_s, hungry in ((0.04, True), (0.2, True), (0.4, False)):
+        one, now = line(fleet(3)), 10.0  # 400 per second, of which it has saved 100
+        one.charge_amount(620, now)
+        now += one.wait_after_charge(now) + back_after_s
+        assert one.hungry_until == -math.inf
+        one.charge_amount(620, now)
+        wait = one.wait_after_charge(now)
+        assert wait > 1.0
+        assert one.hungry_until == (pytest.approx(now + wait + HUNGER_S + back_after_s) if hungry else -math.inf)
 
 
 def test_a_client_that_takes_first_and_then_waits_wants_more_only_if_the_line_was_used_up() -> None:
