@@ -351,15 +351,11 @@ class FleetLimiter(RateLimiter):
     def charge_amount(self, size: float, now: float) -> None:
         self._was_used_up = self.is_used_up(now)
         self.bucket.consume_tokens(size, now)
-        self.record_use(size, now)
+        self.spent += size
 
     def refund_amount(self, size: float) -> None:
         self.bucket.refund_tokens(size)
         self.spent -= size
-
-    def record_use(self, size: float, now: float) -> None:
-        """Record the amount that was taken from the bucket."""
-        self.spent += size
 
     def debt_wait_s(self, now: float) -> float:
         """Seconds until the debt is paid, but no more than `max_wait_s`; 0.0 without one."""

@@ -233,7 +233,7 @@ class GroupLimit(RequestLimit):
         for limiter, count in ((self.byte_limiter, size), (self.message_limiter, messages)):
             if limiter is not None and count:
                 limiter.bucket.consume_evenly(count, now)
-                limiter.record_use(count, now)
+                limiter.spent += count
 
     def _meter_charge(self, size: int, messages: int) -> tuple[int, int]:
         """Meter bytes and messages that pass. Returns what of them is still to be paid, as refunds pay the rest."""

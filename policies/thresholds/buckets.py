@@ -98,11 +98,10 @@ class ThresholdBuckets:
     def settle_total(self, now: float) -> float:
         """Bring the total's bucket up to date; the seconds that it owes."""
         self._counted_until = min(self._counted_until, now)  # the first call
-        counted = self._thresholds.meters.total.uncounted
-        if counted != self._counted_in_total:
-            self.limiter.record_use(counted - self._counted_in_total, now)
-        self.total.consume_evenly(counted - self._counted_in_total, now)
-        self._counted_in_total = counted
+        size = self._thresholds.meters.total.uncounted - self._counted_in_total
+        self.limiter.spent += size
+        self.total.consume_evenly(size, now)
+        self._counted_in_total += size
         return self.total.debt_wait_s(now)
 
     def settle_topic(self, meter: TopicMeter, owed_s: float, now: float) -> TopicBucket | None:
@@ -174,7 +173,7 @@ class ThresholdBuckets:
         owed_s = self.total.consume_tokens(size, now)
         bucket.consume_tokens(size, now)
         bucket.forgive_debt((owed_s + SLACK_DEBT_S) * bucket.rate)
-        self.limiter.record_use(size, now)
+        self.limiter.spent += size
 
     def skip_bytes(self, meter: TopicMeter, size: int) -> None:
         """Bytes that the caller adds to `uncounted`, and no look takes out of the buckets."""
