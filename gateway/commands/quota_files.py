@@ -17,14 +17,21 @@ _DEFAULT = "<default>"
 
 
 def list_as_data(described: Sequence[DescribedQuotas]) -> dict[str, Any]:
-    """--list: what is set in `client_quotas`, which --import takes; what only brokers enforce in `brokers`."""
+    """--list: what is set in `client_quotas`, which --import takes; the ends of these values in `until`; what only
+    brokers enforce in `brokers`.
+    """
     ours = [{**_entity_as_data(each.pairs), **_values_as_data(each.values)} for each in described if each.values]
+    ends = [
+        {**_entity_as_data(each.pairs), **{str(key): format_time(int(end)) for key, end in each.ends.items()}}
+        for each in described
+        if each.ends
+    ]
     brokers = [
         {**_entity_as_data(each.pairs), **_values_as_data(each.upstream), **each.others}
         for each in described
         if each.upstream or each.others
     ]
-    return {"client_quotas": ours, **({"brokers": brokers} if brokers else {})}
+    return {"client_quotas": ours, **({"until": ends} if ends else {}), **({"brokers": brokers} if brokers else {})}
 
 
 def enforced_as_data(found: Sequence[EnforcedQuota], others: Sequence[BrokerOnlyQuota]) -> dict[str, Any]:

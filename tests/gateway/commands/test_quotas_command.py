@@ -784,7 +784,10 @@ def test_a_value_with_an_end_is_listed_with_it_and_an_import_makes_it_last(
     listed = "{user=user-two, client-id=my-client}\nproducer_byte_rate:broker_bps=2000000"
     assert f"{listed} until 2023-11-15T00:13:20Z\n\n" in run("--list").out
     path = tmp_path / "quotas.yaml"
-    path.write_text("- {user: user-two, client_id: my-client, producer_byte_rate: 2MB}\n")
+    path.write_text(run("--list", "-o", "yaml").out)
+    key = "producer_byte_rate:broker_bps"
+    end = {"user": "user-two", "client_id": "my-client", key: "2023-11-15T00:13:20Z"}
+    assert yaml.safe_load(path.read_text())["until"] == [end]
     said = run("--import", str(path), "--yes")
     assert said.out.splitlines() == [
         "{user=user-two, client-id=my-client}",
