@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -18,6 +19,12 @@ def headers_of(scope: Any) -> dict[str, str]:
         is_part = name == b"cookie" and "cookie" in found  # HTTP/2 may bring them one by one
         found[name.decode("latin-1")] = f"{found['cookie']}; {text}" if is_part else text
     return found
+
+
+def body_bytes(headers: Mapping[str, str]) -> float:
+    """The announced size; a chunked body announces none."""
+    size = headers.get("content-length", "0")
+    return math.inf if "transfer-encoding" in headers or not size.isdigit() else int(size)
 
 
 async def read_body(receive: Any, max_bytes: int, within_s: float) -> bytes | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -26,7 +25,7 @@ from gateway.control.access.holders import CredentialHolders, NoPrincipal
 from gateway.control.access.origin import is_foreign_page, states_origin
 from gateway.control.access.rules import ACCESS_TABLE, LOGIN_PATH, READ_METHODS, AccessRule, AccessRules
 from gateway.control.access.sessions import BrowserSessions
-from gateway.control.asgi import Header, headers_of, read_body, send_response
+from gateway.control.asgi import Header, body_bytes, headers_of, read_body, send_response
 from gateway.system.hosts import is_loopback
 from gateway.system.sockets import Networks
 from policies.text import one_line
@@ -115,7 +114,7 @@ class AccessGate:
             headers = headers_of(scope)
             rule = self._rules.rule_for(scope["method"], scope["path"])
             caller, refusal = await self._authorize_request(scope, headers, rule)
-            if refusal is None and rule.role is AccessRole.NONE and _body_bytes(headers) > MAX_FORM:  # of any caller
+            if refusal is None and rule.role is AccessRole.NONE and body_bytes(headers) > MAX_FORM:  # of any caller
                 refusal = AccessRefusal(413, "", f"a body here may have {MAX_FORM} bytes")
             if refusal is None and scope["method"] not in READ_METHODS and _needs_csrf(caller):
                 receive, refusal = await _check_csrf(caller.csrf, headers, receive)
@@ -309,12 +308,6 @@ def gate_of(scope: Mapping[str, Any]) -> AccessGate:
     found = scope[GATE_KEY]
     assert isinstance(found, AccessGate)
     return found
-
-
-def _body_bytes(headers: Mapping[str, str]) -> float:
-    """The announced size; a chunked body announces none."""
-    size = headers.get("content-length", "0")
-    return math.inf if "transfer-encoding" in headers or not size.isdigit() else int(size)
 
 
 def _make_caller(holder: TokenHolder, how: AuthMethod, csrf: str = "") -> AdminCaller:

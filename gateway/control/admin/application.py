@@ -16,9 +16,10 @@ from typing import Any, Final
 import trio
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from gateway.control.access.caller import caller_of
 from gateway.control.access.gate import AccessGate
 from gateway.control.access.rules import METRICS_PATH
-from gateway.control.asgi import send_response
+from gateway.control.asgi import body_bytes, headers_of, send_response
 from gateway.control.http_server import Application
 from gateway.health import LIVE_PATH, READY_PATH, encode_readiness
 from gateway.system.hosts import is_own_host
@@ -39,7 +40,8 @@ class AdminApplication:
     Args:
         metrics: renders the exposition in pieces: in a thread, and once for all who ask while another is made.
         find_problems: why the gateway isn't ready.
-        views: more paths, each with the function that gives the JSON value shown there.
+        views: more paths, each with the function that gives the JSON value shown there; its argument says whether the
+            caller is identified.
         api: has all other paths of API_PATHS.
         find_lacking: names the parts that the gateway goes on without, ready all the same.
         hosts: names of this server, lower-case, apart from localhost and addresses: under another one (DNS rebinding) a
@@ -52,7 +54,7 @@ class AdminApplication:
         self,
         metrics: Callable[[], Iterator[bytes]],
         find_problems: Callable[[], list[str]],
-        views: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+        views: Mapping[str, Callable[[bool], Any]] = MappingProxyType({}),
         api: Application | None = None,
         *,
         find_lacking: Callable[[], list[str]] = list,
@@ -81,15 +83,17 @@ class AdminApplication:
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
         """Respond to a request that the gate lets pass."""
         path = scope["path"]
-        is_view = path in self._views and not scope["query_string"]  # the API says that they have no parameters
+        # The API says that they have no parameters, and no body.
+        is_view = path in self._views and not scope["query_string"] and not body_bytes(headers_of(scope))
         if self._api is not None and not is_view and path.startswith(API_PATHS):
             await self._api(scope, receive, send)
         elif self._console is not None and (path == "/" or path.startswith(CONSOLE_PATHS)):
             await self._console(scope, receive, send)
         else:
-            await send_response(scope, send, *await self._make_answer(scope["method"], path))
+            await send_response(scope, send, *await self._make_answer(scope))
 
-    async def _make_answer(self, method: str, path: str) -> Answer:
+    async def _make_answer(self, scope: Any) -> Answer:
+        method, path = scope["method"], scope["path"]
         known = (METRICS_PATH, *HEALTH_PATHS, *self._views)
         if path not in known:
             paths = (*known, *(["/openapi.json"] if self._api else []))
@@ -103,7 +107,7 @@ class AdminApplication:
         if path == READY_PATH:
             status, body = encode_readiness(self._find_problems(), self._find_lacking())
             return status, _JSON, body
-        return 200, _JSON, json.dumps(self._views[path]()).encode() + b"\n"
+        return 200, _JSON, json.dumps(self._views[path](caller_of(scope).identified)).encode() + b"\n"
 
 
 class _MetricsExposition:

@@ -50,6 +50,6 @@ class StorageService:
             if reported is not None and reported not in self._reported:
                 self._reported.append(reported)
 
-    def status(self) -> Mapping[str, Any]:
-        """The response of GET /v1/storage."""
-        return STATUS_OFF if self._control is None else self._control.status()
+    def status(self, identified: bool = True) -> Mapping[str, Any]:
+        """See StorageControl."""
+        return STATUS_OFF if self._control is None else self._control.status(identified)

@@ -229,9 +229,12 @@ class StorageControl:
 
     # --- REST ---------------------------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """The response of GET /v1/storage."""
+    def status(self, identified: bool = True) -> dict[str, Any]:
+        """The response of GET /v1/storage. `identified`: whether the caller is; others don't learn who overrides."""
         now = self._clock()
+        override = self._context.find_override()
+        if override is not None and not identified:
+            override = override._replace(author="")
         state = self._current_state(now)
         at = state.factor.observed_at
         return show_storage(
@@ -240,7 +243,7 @@ class StorageControl:
                 self._mode,
                 state,
                 self._forecast.describe_volumes(state),
-                self._context.find_override(),
+                override,
                 now,
                 None if at is None else self._unix_time(at),
                 max(0.0, self._next_check - now),

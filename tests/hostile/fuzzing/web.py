@@ -177,7 +177,7 @@ def _application(control: Control) -> http_server.Application:
     return AdminApplication(
         control.metrics.render_text,
         list,
-        {"/v1/storage": lambda: {"enabled": False}},
+        {"/v1/storage": lambda _: {"enabled": False}},
         LazyApplication(lambda: make_api(gateway)),
         hosts=settings.host_names,
         gate=make_gate(settings, lambda reason: None),

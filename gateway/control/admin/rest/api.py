@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
 
 from gateway.control.admin.rest import problems
 from gateway.control.admin.rest.context import GatewayContext
-from gateway.control.admin.rest.dependencies import set_context
+from gateway.control.admin.rest.dependencies import make_router, set_context
 from gateway.control.admin.rest.guard import guard_requests
 from gateway.control.admin.rest.routers import (
     documents,
@@ -42,6 +43,15 @@ _ROUTERS: Final = (
 )
 
 
+_description: Final = make_router()
+
+
+@_description.get("/openapi.json", include_in_schema=False)
+async def get_description(request: Request) -> Response:
+    """FastAPI's own route would take any parameters."""
+    return JSONResponse(request.app.openapi())
+
+
 def make_api(gateway: GatewayContext) -> Application:
     """The API as an ASGI application, for `AdminApplication`, which puts the gate before it."""
     return guard_requests(describe_api(gateway))
@@ -53,6 +63,7 @@ def describe_api(gateway: GatewayContext) -> FastAPI:
         title="produce-gateway",
         version=version("produce-gateway"),
         description="Policies of a running gateway, and their effects. See docs/rest.md.",
+        openapi_url=None,  # see get_description
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
@@ -60,7 +71,7 @@ def describe_api(gateway: GatewayContext) -> FastAPI:
     )
     problems.install_handlers(app)
     set_context(app, gateway)
-    for router in _ROUTERS:
+    for router in (*_ROUTERS, _description):
         app.router.routes.extend(router.routes)  # include_router would make a second one of each
     return app
 

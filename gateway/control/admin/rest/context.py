@@ -63,7 +63,7 @@ class GatewayContext:
         health_status, fleet_status, config_status: how this gateway is, what it hears of others, its configuration.
         find_connections: asks workers for theirs.
         timeline: the traffic of the last hour.
-        storage_status: the answer of GET /v1/storage.
+        storage_status: the answer of GET /v1/storage to a caller that is identified, or isn't.
         reload_config: reads the configuration again; None: that can't be asked for.
         clock: Unix time.
     """
@@ -84,7 +84,7 @@ class GatewayContext:
     config_status: Callable[[], ConfigStatus] = ConfigStatus
     find_connections: Callable[[FindConnections], Awaitable[InquiryResult]] = _no_connections
     timeline: TrafficTimeline = field(default_factory=TrafficTimeline)
-    storage_status: Callable[[], Mapping[str, Any]] = lambda: {"enabled": False}
+    storage_status: Callable[[bool], Mapping[str, Any]] = lambda _: {"enabled": False}
     reload_config: Callable[[ChangeSource], Awaitable[ReloadResult]] | None = None
     clock: Callable[[], float] = time.time
 

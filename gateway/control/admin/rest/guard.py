@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.control.admin.rest.problems import MAX_ERRORS, Finding, problem_response
-from gateway.control.asgi import headers_of
+from gateway.control.asgi import body_bytes, headers_of
 from gateway.control.http_server import Application
 
 BODY_TIMEOUT_S: Final = 60.0
@@ -47,8 +47,7 @@ def _refuse_form(method: str, headers: Mapping[str, str]) -> JSONResponse | None
     if method in _SAFE_METHODS:
         return None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-    if kind != "application/json" and method != "DELETE" and not (method == "PUT" and is_empty):
+    if kind != "application/json" and method != "DELETE" and (method != "PUT" or body_bytes(headers)):
         found = f"content type {kind!r}" if kind else "no content type"
         return problem_response(415, f"{found}: send changes as application/json")
     return None

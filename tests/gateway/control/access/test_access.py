@@ -296,6 +296,14 @@ async def test_anonymous_callers_read_nothing_where_that_is_configured(port: Any
         assert await status(port, "GET", path, by("x" * 20)) == 200
 
 
+async def test_storage_is_shown_with_whether_the_caller_is_identified(port: Any) -> None:
+    port.up()
+    for path in ("/v1/storage", "/v1/storage?&"):  # the second one is answered by the framework
+        for who in ({}, by("vera")):
+            assert await status(port, "GET", path, who) == 200
+    assert port.identified == [False, True] * 2
+
+
 async def test_a_body_that_anybody_may_send_is_small(port: Any) -> None:
     port.up()
     assert await status(port, "POST", "/v1/session", JSON, '{"token": "vera-0123456789abcdef"}') == 200

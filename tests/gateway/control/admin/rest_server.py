@@ -144,6 +144,7 @@ class Server:
         self.standing, self.peers, self.found = HealthStatus("b:9092", NOW_MS), FleetStatus(), InquiryResult()
         self.config = ConfigStatus()
         self.storage: dict[str, Any] = {"enabled": False}
+        self.identified: list[bool] = []  # each caller that was shown it
         self.base_origin: BaseOrigin = file_origin
         self.questions: list[channel.FindConnections] = []  # to workers
         self.asking = trio.CapacityLimiter(200)  # the server needs threads of its own
@@ -160,6 +161,10 @@ class Server:
     async def find(self, question: channel.FindConnections) -> InquiryResult:
         self.questions.append(question)
         return self.found
+
+    def show_storage(self, identified: bool) -> dict[str, Any]:
+        self.identified.append(identified)
+        return self.storage
 
     def origin_of(self, key: PolicyKey) -> str:
         return self.base_origin(key)  # as it is then
@@ -185,13 +190,13 @@ class Server:
             config_status=lambda: self.config,
             find_connections=self.find,
             timeline=self.timeline,
-            storage_status=lambda: self.storage,
+            storage_status=self.show_storage,
             clock=lambda: NOW_MS / 1000,
         )
 
     def application(self) -> Callable[..., Any]:
         api = rest.make_api(self.gateway())
-        views = {"/v1/storage": lambda: {"enabled": False}}
+        views = {"/v1/storage": self.show_storage}
         return AdminApplication(lambda: iter([b"metric 1\n"]), list, views, api, hosts={"gw.example"}, gate=self.gate)
 
     async def raw(

@@ -43,7 +43,7 @@ class Server:
 async def server(nursery: trio.Nursery) -> AsyncIterator[Any]:
     server = Server()
     sock = open_listener("127.0.0.1", server.port)
-    views = {"/v1/things": lambda: {"things": [1, None, "x"]}}
+    views = {"/v1/things": lambda _: {"things": [1, None, "x"]}}
     application = AdminApplication(
         lambda: iter((b"metric 1\n", b"metric 2\n")),
         lambda: server.problems,

@@ -67,7 +67,7 @@ class Browser(Server):
     def application(self) -> Any:
         if self._served is None:
             api = rest.make_api(self.gateway())
-            views = {"/v1/storage": lambda: self.storage}
+            views = {"/v1/storage": self.show_storage}
             self._served = AdminApplication(
                 lambda: iter(()), list, views, api, gate=self.gate, make_console=make_console
             )

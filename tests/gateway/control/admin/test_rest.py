@@ -240,6 +240,8 @@ async def test_no_path_passes_over_a_parameter(server: Server) -> None:
         for method in methods:
             _, said = await server.ask(method.upper(), f"{re.sub('{.*?}', '1', path)}?validate_onyl=true", {})
             assert "unknown: 'validate_onyl'" in str(said), (method, path)
+    _, said = await server.ask("GET", "/openapi.json?x=1")
+    assert said["errors"] == [{"where": "query", "what": "unknown: 'x'; GET takes no parameters here"}]
     alterations = [{"entity": [{"type": "user", "name": "a"}], "ops": [{"key": "producer_byte_rate", "value": 1e6}]}]
     status, said = await server.ask("POST", "/v1/client-quotas:alter?validate_only=true", {"alterations": alterations})
     what = "unknown: 'validate_only'; POST takes no parameters here: write it into the body"
@@ -249,7 +251,8 @@ async def test_no_path_passes_over_a_parameter(server: Server) -> None:
 
 async def test_no_path_passes_over_a_body(server: Server) -> None:
     group = "/admin/v2/namespaces/public/default/resourcegroup"
-    for method, path in (("POST", "/v1/reload"), ("POST", f"{group}/free"), ("DELETE", group)):
+    paths = [("POST", "/v1/reload"), ("POST", f"{group}/free"), ("DELETE", group), ("GET", "/v1/storage")]
+    for method, path in (*paths, ("GET", "/openapi.json")):
         status, said = await server.ask(method, path, {"validate_only": True})
         assert (status, said["errors"]) == (422, [{"where": "body", "what": f"{method} takes no body here"}])
     assert server.policies.policies.version == 0

@@ -76,6 +76,7 @@ async def test_a_pause_by_override_is_told_logged_and_shown_and_ends_by_itself(
     assert (scene.sample("override", state="PAUSE"), scene.sample("override", state="OPEN")) == (1, 0)
     status = scene.control.status()
     assert status["override"]["who"] == "alice"
+    assert scene.control.status(identified=False)["override"] == {**status["override"], "who": ""}
     assert any(line.startswith("override    PAUSE until ") for line in command.describe_storage(status))
     for minute in range(1, 17):
         await scene.at(60 * minute)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from gateway.control.access.caller import caller_of
 from gateway.control.admin.rest.dependencies import Gateway, How, Requester, make_router
 from gateway.control.admin.rest.models import Alterations, Until, alterations_of
 from gateway.control.policies.service import ChangeResult
@@ -44,16 +46,16 @@ class StorageOff(BaseModel):
 
 
 @router.get("/v1/storage", response_model=StorageStatus | StorageOff)
-async def get_storage(gateway: Gateway) -> Response:
+async def get_storage(request: Request, gateway: Gateway) -> Response:
     """The disks of the cluster, their limits and forecasts, and the factor in force."""
     # It is here for the description: application.py answers without this framework.
-    return JSONResponse(gateway.storage_status())
+    return JSONResponse(gateway.storage_status(caller_of(request.scope).identified))
 
 
 @router.put(PATH, response_model=Overrides)
 async def put_override(new: NewOverride, how: How, gateway: Gateway, requester: Requester) -> Any:
     """Pause all producers, or let them in, until a time, whatever the disks say."""
-    status = gateway.storage_status()
+    status = gateway.storage_status(True)
     if not status["enabled"]:
         raise HTTPException(409, "storage protection is off, so there is nothing to be overridden")
     if new.until is None:
