@@ -33,8 +33,8 @@ PRODUCED: Final = (
     counter("produce_repeats_unknown_bytes", "Bytes that may repeat a rejected attempt.", _PLACE),
     counter(
         "policy_bytes",
-        "Bytes that a policy delayed or, if only observed, would have rejected or delayed; `produce_bytes` has them "
-        "too.",
+        "Bytes that a policy delayed or, if only observed, would have rejected or delayed; `produce_bytes_total` "
+        "has them too.",
         _ROW,
     ),
     counter("policy_requests", "The same, in Produce requests.", _ROW),
