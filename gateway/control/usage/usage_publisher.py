@@ -81,8 +81,8 @@ class UsagePublisher:
             pause = PUBLISH_BACKOFF_S[0]
             self._progress.set()
             self._progress = trio.Event()
-            if published and self.problem:
-                log.info("usage log: the topic takes records again")
+            if self.problem:
+                log.info("usage log: %s", "the topic takes records again" if published else "no records wait any more")
                 self.problem = ""
             if not published:
                 await written.wait()

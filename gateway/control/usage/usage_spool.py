@@ -96,7 +96,8 @@ class UsageSpool:
     def backlog_bytes(self) -> int:
         """Bytes of records that the topic has not acknowledged yet."""
         number, offset = self._published
-        return sum(s.size - (offset if n == number else 0) for n, s in list(self._segments.items()) if n >= number)
+        found = ((s.size, offset if n == number else 0) for n, s in list(self._segments.items()) if n >= number)
+        return sum(max(0, size - published) for size, published in found)  # a file that vanished has size 0
 
     def last_seq(self, boot: str) -> int:
         """The sequence number of the last interval of that boot on disk; -1: none."""

@@ -102,6 +102,13 @@ def on_disk(path: Path) -> list[Any]:
     return list(map(usage.decode_record, lines_on_disk(path)))
 
 
+def break_oldest_file(path: Path) -> Path:
+    broken = min(path.glob("*.jsonl"))
+    broken.unlink()
+    broken.symlink_to("/proc/self/mem")  # whose first page gives EIO
+    return broken
+
+
 def sample(metrics: GatewayMetrics, name: str, labels: dict[str, str] | None = None) -> float | None:
     return metrics.registry.get_sample_value(f"produce_gateway_{name}", labels or {})
 
@@ -346,6 +353,19 @@ def test_a_file_that_is_deleted_while_it_is_written_to_is_noticed(
     spool.close()
 
 
+def test_a_file_that_vanishes_when_the_topic_has_a_part_of_it_leaves_no_backlog(
+    open_spool: OpenSpool, tmp_path: Path
+) -> None:
+    spool = open_spool()
+    spool.append([line(0), line(1)])
+    _, position = spool.read_unpublished(max_bytes=len(line(0)) + 1)
+    spool.mark_published(position)
+    assert spool.backlog_bytes == len(line(1)) + 1
+    next(tmp_path.glob("*.jsonl")).unlink()
+    assert spool.read_unpublished()[0] == []
+    assert spool.backlog_bytes == 0
+
+
 def test_a_file_that_cannot_be_read_is_named_and_the_log_goes_on_once_it_is_gone(
     open_spool: OpenSpool, tmp_path: Path
 ) -> None:
@@ -354,9 +374,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_log_goes_on_once_it_is_gone
     before.close()
     spool = open_spool()
     spool.append([line(1)])
-    broken = min(tmp_path.glob("*.jsonl"))
-    broken.unlink()
-    broken.symlink_to("/proc/self/mem")  # whose first page gives EIO
+    broken = break_oldest_file(tmp_path)
     with pytest.raises(OSError, match=broken.name):
         spool.read_unpublished()
     broken.unlink()
@@ -641,6 +659,22 @@ def test_a_topic_that_cannot_be_reached_leaves_all_in_the_spool(open_spool: Open
     with pytest.raises(usage_publisher.PublishError, match="topic u is not available"):
         publisher.publish_batch()
     assert spool.read_unpublished()[0] == [line(0)]
+
+
+async def test_a_publisher_whose_spool_has_become_readable_has_no_problem_though_nothing_is_left(
+    open_spool: OpenSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_publisher, "PUBLISH_BACKOFF_S", (0.01, 0.01))
+    spool, metrics = open_spool(), GatewayMetrics()
+    spool.append([line(0)])
+    broken = break_oldest_file(tmp_path)
+    publisher = UsagePublisher(spool, {}, "u", 1, 1, metrics)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publisher.run, UsageLogWriter(spool, "gw", metrics))
+        await until(lambda: broken.name in publisher.problem)
+        broken.unlink()
+        await until(lambda: not publisher.problem)
+        nursery.cancel_scope.cancel()
 
 
 def test_a_certificate_that_is_gone_is_like_a_topic_that_cannot_be_reached(open_spool: OpenSpool) -> None:
