@@ -56,7 +56,7 @@ _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One policy's decision that a batch is not simply admitted. The numbers are bytes per second where it has any.
+    """One policy's decision that a batch is not simply admitted.
 
     `room_in_s`: rejected because the queue is full, but after that many seconds there may be room: until then it can be
     held instead, if its client waits. 0.0: not so. `deferred`: refused for good, which its client learns once nothing
@@ -68,10 +68,6 @@ class Verdict:
     reason: str
     throttle_ms: int  # for throttle_time_ms and the mute that goes with it; 0 = none
     text: str  # error_message for the client, and the log line
-    limit: float | None = None
-    observed: float | None = None
-    total_limit: float | None = None
-    total_observed: float | None = None
     observed_only: bool = False
     deferred: bool = False
     room_in_s: float = 0.0
@@ -95,7 +91,7 @@ def over_threshold(topic: str, node_id: int, throttle_ms: int, rate: ObservedRat
         f"topic {topic} is over its threshold: {_comparison_text(rate)} (1-minute EWMA), broker {node_id} total"
         f" {_comparison_text(total)}; retry in {throttle_ms / 1000:.1f} s"
     )
-    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate.limit, rate.observed, total.limit, total.observed)
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text)
 
 
 def used_up_burst(
@@ -107,7 +103,7 @@ def used_up_burst(
         f" EWMA {format_rate(rate.observed)}), and broker {node_id} above its total of {format_rate(total.limit)};"
         f" retry in {throttle_ms / 1000:.1f} s"
     )
-    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text, rate.limit, rate.observed, total.limit, total.observed)
+    return Verdict(REJECT, TOPIC_THRESHOLD, throttle_ms, text)
 
 
 def used_up_threshold(
@@ -129,7 +125,7 @@ def used_up_threshold(
         f" {format_rate(total.observed)}){note}"
     )
     reason = STORAGE_THROTTLE if note else TOPIC_THRESHOLD
-    return _delay_verdict(reason, throttle_ms, text, rate, outcome, room_in_s, total)
+    return _delay_verdict(reason, throttle_ms, text, outcome, room_in_s)
 
 
 def reduced_text(factor: float, why: str) -> str:
@@ -151,7 +147,7 @@ def storage_throttle(
         f"{whose} of broker {node_id} share {format_rate(rate.limit)} (observed {format_rate(rate.observed)}, 1-minute"
         f" EWMA){note}"
     )
-    return _delay_verdict(STORAGE_THROTTLE, throttle_ms, text, rate, outcome, room_in_s)
+    return _delay_verdict(STORAGE_THROTTLE, throttle_ms, text, outcome, room_in_s)
 
 
 def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
@@ -162,11 +158,9 @@ def storage_pause(why: str, throttle_ms: int = PAUSE_THROTTLE_MS) -> Verdict:
     return Verdict(HOLD, STORAGE_PAUSE, throttle_ms, text)
 
 
-def client_quota(quota: str, throttle_ms: int, rate: ObservedRate, outcome: str, room_in_s: float = 0.0) -> Verdict:
-    """Delayed by a client quota. `quota` names it and the clients that share it; `rate` is in bytes per second, or for
-    request_percentage in seconds per second.
-    """
-    return _delay_verdict(CLIENT_QUOTA, throttle_ms, f"client quota {quota} is used up", rate, outcome, room_in_s)
+def client_quota(quota: str, throttle_ms: int, outcome: str, room_in_s: float = 0.0) -> Verdict:
+    """Delayed by a client quota. `quota` names it and the clients that share it."""
+    return _delay_verdict(CLIENT_QUOTA, throttle_ms, f"client quota {quota} is used up", outcome, room_in_s)
 
 
 def resource_group(
@@ -184,7 +178,7 @@ def resource_group(
     observed, limit, part = (_rate_text(unit, value) for value in (*rate, here))
     of_which = "" if part == limit else f", of which {part} are granted here"
     text = f"resource group {group} has used up its {limit}{of_which} (observed {observed} here)"
-    return _delay_verdict(RESOURCE_GROUP, throttle_ms, text, rate, outcome, room_in_s)
+    return _delay_verdict(RESOURCE_GROUP, throttle_ms, text, outcome, room_in_s)
 
 
 def behind_fence(topic: str, index: int, throttle_ms: int) -> Verdict:
@@ -248,27 +242,10 @@ def _retries_throttling(name: str | None, version: str | None) -> bool:
     return found is not None and tuple(map(int, found[1].split("."))) >= lowest
 
 
-def _delay_verdict(
-    reason: str,
-    throttle_ms: int,
-    text: str,
-    rate: ObservedRate,
-    outcome: str,
-    room_in_s: float,
-    total: ObservedRate | None = None,
-) -> Verdict:
+def _delay_verdict(reason: str, throttle_ms: int, text: str, outcome: str, room_in_s: float) -> Verdict:
     """`outcome`: DELAYED_BY, or why it was rejected."""
-    return Verdict(
-        DELAY if outcome is DELAYED_BY else REJECT,
-        reason,
-        throttle_ms,
-        f"{text}; {outcome}{_wait_text(throttle_ms)}",
-        rate.limit,
-        rate.observed,
-        None if total is None else total.limit,
-        None if total is None else total.observed,
-        room_in_s=room_in_s,
-    )
+    action = DELAY if outcome is DELAYED_BY else REJECT
+    return Verdict(action, reason, throttle_ms, f"{text}; {outcome}{_wait_text(throttle_ms)}", room_in_s=room_in_s)
 
 
 def _wait_text(throttle_ms: int) -> str:

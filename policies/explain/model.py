@@ -198,10 +198,6 @@ class TrafficExplanation(NamedTuple):
     held: tuple[HeldTraffic, ...]
     notes: tuple[str, ...]
 
-    @property
-    def first_rule(self) -> LimitDescription | None:
-        return next((rule for rule in self.rules if rule.first), None)
-
 
 def sortable_ratio(ratio: float) -> float:
     return -1.0 if math.isnan(ratio) else ratio

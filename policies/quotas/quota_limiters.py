@@ -32,7 +32,7 @@ from policies.quotas.names import UNNAMED_USERS, DefaultName, QuotaKey, QuotaTyp
 from policies.quotas.store import TOTAL_KEYS, BucketKey, QuotaStore
 from policies.quotas.text import entity_text, limit_text
 from policies.units import exact_number
-from policies.verdict import CLIENT_QUOTA, ObservedRate, Verdict, client_quota
+from policies.verdict import CLIENT_QUOTA, Verdict, client_quota
 
 if TYPE_CHECKING:
     from policies.decision import Mode
@@ -304,8 +304,7 @@ class ConnectionQuotaLimit(RequestLimit):
         answer, limiter = check_limiters(asked, patience, now)
         if limiter is None:
             return None
-        rate = ObservedRate(limiter.meter.observed_rate, limiter.bucket.rate)
-        return client_quota(limiter.text, answer.throttle_ms, rate, answer.outcome, answer.room_in_s)
+        return client_quota(limiter.text, answer.throttle_ms, answer.outcome, answer.room_in_s)
 
     def charge_request(self, size: int, messages: int, now: float) -> None:
         for limiter in self.produce_limiters:

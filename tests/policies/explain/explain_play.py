@@ -31,6 +31,11 @@ ASKED = ExplainSubject("clicks", "alice", "app")
 LEADS = {1: ("clicks", "views"), 2: ("views",)}
 
 
+def first_rule(found: TrafficExplanation) -> LimitDescription:
+    (first,) = (rule for rule in found.rules if rule.first)
+    return first
+
+
 def quota(entity: Entity, key: QuotaKey) -> PolicyKey:
     return PolicyKey.of_quota(entity, key)
 

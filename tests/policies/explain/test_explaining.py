@@ -14,6 +14,7 @@ from tests.policies.explain.explain_play import (
     CONSUME,
     MB,
     TOTAL,
+    first_rule,
     held,
     known,
     line,
@@ -42,26 +43,22 @@ def test_first_is_the_limit_that_leaves_the_fewest_bytes_not_the_one_used_most()
     base = {TOTAL: 100.0 * MB, quota(ALICE, BPS): 1.0 * MB}
     busy = rates(90.0 * MB, 95.0 * MB, quotas=[line(ALICE, BPS, 0.8 * MB, 1.0 * MB)])
     found = explain_traffic(ASKED, known(base, rates=busy))
-    assert found.first_rule is not None
-    assert found.first_rule.name == "client-quota"  # 0.2 MB/s to go; 5 MB/s of the total
+    assert first_rule(found).name == "client-quota"  # 0.2 MB/s to go; 5 MB/s of the total
 
 
 def test_a_rejection_comes_before_a_delay_and_then_the_limit_exceeded_most() -> None:
     base = {TOTAL: 12.0 * MB, quota(ALICE, BPS): 1.0 * MB, quota(ALICE, BROKER_BPS): 1.0 * MB}
     lines = [line(ALICE, BPS, 1.5 * MB, 1.0 * MB), line(ALICE, BROKER_BPS, 2.0 * MB, 1.0 * MB, 1)]
     delayed = explain_traffic(ASKED, known(base, rates=rates(quotas=lines)))
-    assert delayed.first_rule is not None
-    assert delayed.first_rule.broker == 1
+    assert first_rule(delayed).broker == 1
     rejected = explain_traffic(ASKED, known(base, rates=rates(over=True, quotas=lines)))
-    assert rejected.first_rule is not None
-    assert rejected.first_rule.name == "topic-threshold"
+    assert first_rule(rejected).name == "topic-threshold"
 
 
 def test_a_limit_that_only_fetches_meet_is_never_first() -> None:
     base = {quota(ALICE, CONSUME): 1.0, TOTAL: 12.0 * MB}
     found = explain_traffic(ASKED, known(base, rates=rates(quotas=[line(ALICE, CONSUME, 5.0, 1.0)])))
-    assert found.first_rule is not None
-    assert found.first_rule.name == "topic-threshold"
+    assert first_rule(found).name == "topic-threshold"
 
 
 def test_exactly_one_rule_is_first() -> None:

@@ -21,7 +21,7 @@ from policies.limits.description import FleetUse
 from policies.limits.limit_use import LimitUse
 from policies.storage import StorageFactor
 from policies.thresholds.broker_limits import BrokerRate, TopicRate
-from tests.policies.explain.explain_play import MB, NOW_MS
+from tests.policies.explain.explain_play import MB, NOW_MS, first_rule
 
 GOLD = PolicyKey.of_group("gold")
 GOLD_BYTES, GOLD_MSGS = PolicyKey.of_group("gold", PUBLISH_BYTES), PolicyKey.of_group("gold", PUBLISH_MSGS)
@@ -152,8 +152,8 @@ def test_the_more_stringent_of_group_and_topic_is_first() -> None:
     total, topic = PolicyKey.of_broker(), PolicyKey.of_topic(TOPIC)
     policies = POLICIES.alter_policies([PolicyOperation(total, 3 * MB), PolicyOperation(topic, 2 * MB)])
     tight, loose = rates(4.0 * MB, 4.5 * MB), rates(4.0 * MB, 12.0 * MB)
-    assert explain_traffic(ExplainSubject(TOPIC), known(policies, rates=tight)).first_rule.name == "resource-group"  # type: ignore[union-attr]
-    assert explain_traffic(ExplainSubject(TOPIC), known(policies, rates=loose)).first_rule.name == "topic-threshold"  # type: ignore[union-attr]
+    assert first_rule(explain_traffic(ExplainSubject(TOPIC), known(policies, rates=tight))).name == "resource-group"
+    assert first_rule(explain_traffic(ExplainSubject(TOPIC), known(policies, rates=loose))).name == "topic-threshold"
 
 
 def test_dispatch_is_about_fetch_and_storage_lowers_only_what_is_published() -> None:

@@ -15,6 +15,7 @@ from tests.policies.explain.explain_play import (
     MB,
     NOW_MS,
     TOTAL,
+    first_rule,
     held,
     known,
     named,
@@ -43,8 +44,7 @@ def test_a_factor_lowers_every_produce_limit_and_shares_the_total() -> None:
 
 def test_a_pause_comes_before_everything_and_leaves_limits_as_they_are() -> None:
     found = explain_traffic(ASKED, known(rates=rates(over=True), storage=StorageFactor(0.0, "fallback", "no view")))
-    assert found.first_rule is not None
-    assert (found.first_rule.name, found.first_rule.action, found.first_rule.limits_now) == (
+    assert (first_rule(found).name, first_rule(found).action, first_rule(found).limits_now) == (
         "storage-pause",
         "hold",
         True,
@@ -67,8 +67,7 @@ def test_storage_that_is_only_observed_lowers_nothing_and_is_never_first() -> No
     shared = rule(found, "storage-throttle")
     assert (shared.mode, shared.levels[0].limit, shared.limits_now, shared.first) == ("observe", 6.0 * MB, True, False)
     assert rule(found, "topic-threshold").levels[1].limit == 12.0 * MB
-    assert found.first_rule is not None
-    assert found.first_rule.name == "topic-threshold"
+    assert first_rule(found).name == "topic-threshold"
 
 
 FULL = AffectedTopics("broker 3 /d", 0.0, "broker 3 volume /d: full", ("clicks",), (3,))
@@ -77,8 +76,7 @@ FULL = AffectedTopics("broker 3 /d", 0.0, "broker 3 volume /d: full", ("clicks",
 def test_a_full_volume_pauses_the_topics_on_it() -> None:
     worst = StorageFactor(0.0, why="broker 3 volume /d: full")
     found = explain_traffic(ASKED, known(rates=rates(), storage=worst, affected=[FULL]))
-    assert found.first_rule is not None
-    assert (found.first_rule.name, found.first_rule.limits_now) == ("storage-pause", True)
+    assert (first_rule(found).name, first_rule(found).limits_now) == ("storage-pause", True)
     assert found.storage == "PAUSE of 1 topics with a replica on a full volume: broker 3 volume /d: full"
 
 
@@ -104,8 +102,8 @@ def test_a_volume_between_its_limits_slows_its_topics_down_and_lowers_no_quota()
 def test_the_gateways_own_topics_refuse_before_all_else() -> None:
     everything = known(protected_topics=("clicks",), storage=StorageFactor(0.0, why="x"), rates=rates(over=True))
     found = explain_traffic(ASKED, everything)
-    assert found.first_rule is found.rules[0]
-    assert (found.first_rule.name, found.first_rule.action) == ("protected-topic", "refuse")
+    assert first_rule(found) is found.rules[0]
+    assert (first_rule(found).name, first_rule(found).action) == ("protected-topic", "refuse")
 
 
 def test_policies_of_the_operators_own_are_named() -> None:

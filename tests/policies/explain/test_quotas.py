@@ -28,6 +28,7 @@ from tests.policies.explain.explain_play import (
     SHARES,
     TIME,
     TOTAL,
+    first_rule,
     known,
     line,
     named,
@@ -58,7 +59,7 @@ def test_a_quota_per_broker_has_a_rule_for_each() -> None:
     assert named(found)[:2] == [("client-quota", 1), ("client-quota", 2)]
     assert [each.levels[0].rate for each in found.rules[:2]] == [0.0, 2.5 * MB]
     assert [each.limits_now for each in found.rules[:2]] == [False, True]
-    assert found.first_rule is found.rules[1]
+    assert first_rule(found) is found.rules[1]
     assert found.summary.startswith("delayed now by client-quota on broker 2: ")
 
 
@@ -71,7 +72,7 @@ def test_a_quota_on_time_is_in_percent() -> None:
     assert (level.unit, level.limit, level.rate, only.utilization) == ("%", 50.0, 25.0, 0.5)
     assert (only.traffic, only.headroom) == ("both", None)
     assert "25 % of 50 % (50%); of one thread's time" in only.text
-    assert found.first_rule is only  # no other can be compared
+    assert first_rule(found) is only  # no other can be compared
 
 
 def test_shares_are_what_was_dealt_out_last() -> None:
@@ -185,11 +186,11 @@ def test_which_of_ours_and_the_brokers_quota_binds_is_said_by_whether_ours_is_en
     held, held_too = found(), found(rollout=PolicyRollout(quota=at + 1))
     for each in (held, held_too):
         assert rule(each, "broker-quota", 1).note == f"{ours} less"
-        assert each.first_rule is rule(each, "client-quota", 1)
+        assert first_rule(each) is rule(each, "client-quota", 1)
     for more in ({"quota_mode": "observe"}, {"observe": True}, {"rollout": PolicyRollout(quota=at - 1)}):
         observed = found(**more)
         assert rule(observed, "broker-quota", 1).note == f"{ours} only observed for this client"
-        assert observed.first_rule is rule(observed, "broker-quota", 1)
+        assert first_rule(observed) is rule(observed, "broker-quota", 1)
 
 
 def test_the_time_of_brokers_threads_is_a_source_of_its_own_and_compared_with_nothing() -> None:

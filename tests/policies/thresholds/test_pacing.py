@@ -377,12 +377,8 @@ def test_a_verdict_says_limits_rates_reason_and_how_long() -> None:
     assert delayed is not None
     assert rejected is not None
     assert (delayed.action, delayed.reason) == ("delay", "topic-threshold")
-    assert (delayed.limit, delayed.observed, delayed.total_limit, delayed.total_observed) == (
-        500_000,
-        800_000,
-        MB,
-        800_000,
-    )
+    assert "its threshold of 500.0 kB/s (observed 800.0 kB/s, 1-minute EWMA)" in delayed.text
+    assert "its total of 1.0 MB/s (observed 800.0 kB/s)" in delayed.text
     assert delayed.throttle_ms == 9000
     assert rejected.action == "delay"
     assert present(send(made, b"clicks", 2 * MB, TICK_S)).action == "reject"
