@@ -141,11 +141,12 @@ class PolicyKey(NamedTuple):
 
     @property
     def file_location(self) -> str:
-        """The place of the base's value in the configuration file."""
+        """The place of the base's value in the configuration file, which may name a source for some."""
         if self.kind == "topic":
-            return f"thresholds.topics.{self.name}.{TOPIC_KEY}"
+            return f"thresholds.topics.{self.name}.{TOPIC_KEY} or thresholds.source"
         if self.kind == "broker":
-            return f"thresholds.{f'brokers.{self.name}.' if self.name else ''}{self.key}"
+            or_source = " or thresholds.source" if self == PolicyKey.of_broker() else ""
+            return f"thresholds.{f'brokers.{self.name}.' if self.name else ''}{self.key}{or_source}"
         if self.kind == "group":
             return f"resource_groups.groups.{self.name}{'' if self.key == EXISTS else f'.{self.key}'}"
         if self.kind in ATTACHABLE_KINDS:

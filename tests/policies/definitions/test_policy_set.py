@@ -151,9 +151,10 @@ def test_a_value_only_in_the_base_is_not_removed_and_the_line_says_where_it_is_s
     assert [fault.key for fault in faults] == [TOTAL, TOTAL_2, CLICKS]
     assert faults[2].message == (
         "bytes.in.per.sec.threshold of topic clicks is set in the configuration file"
-        " (thresholds.topics.clicks.bytes.in.per.sec.threshold): remove it there, or set another value here"
+        " (thresholds.topics.clicks.bytes.in.per.sec.threshold or thresholds.source): remove it there, or set another"
+        " value here"
     )
-    assert "(thresholds.total.bytes.in.per.sec.threshold)" in faults[0].message
+    assert "(thresholds.total.bytes.in.per.sec.threshold or thresholds.source)" in faults[0].message
     assert "(thresholds.brokers.2.total.bytes.in.per.sec.threshold)" in faults[1].message
     (fault,) = refused(PolicySet(BASE), (ALICE_RATE, None))
     assert "producer_byte_rate:broker_bps of {user=alice} is set in the configuration file" in fault.message

@@ -741,7 +741,8 @@ async def test_what_the_file_says_of_a_deleted_topic_stays_and_is_told(
     assert await stage.delete("filed") == [("filed", 0)]
     said = (
         "topic filed was deleted: its threshold in the configuration"
-        " (thresholds.topics.filed.bytes.in.per.sec.threshold) stays, for the next topic of that name"
+        " (thresholds.topics.filed.bytes.in.per.sec.threshold or thresholds.source) stays, for the next topic of"
+        " that name"
     )
     assert caplog.messages.count(said) == 2
 
