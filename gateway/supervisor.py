@@ -7,8 +7,8 @@
 #
 # Stop: `readyz` turns and everything goes on for the delay that was asked for, so that whoever sends clients
 # here stops doing so. Then listening sockets close, children get StopChild, workers drain, control writes down what
-# they reported; what is left at the deadline is killed. A control that is dead by then is started once more, as workers
-# keep what they counted until a control has it.
+# they reported; what is left at the deadline is killed. A control that has died, or dies meanwhile, is started again as
+# long as a worker waits for one, since workers keep what they counted until a control has it.
 
 from __future__ import annotations
 
