@@ -11,7 +11,7 @@ from gateway.commands import storage_override
 from gateway.commands.admin_client import add_endpoint_arguments
 from gateway.commands.output import format_table
 from gateway.commands.response_display import add_watch_arguments, show_response
-from policies.units import format_rate, format_size
+from policies.units import format_duration, format_rate, format_size
 
 MAX_NAMED: Final = 5  # topics of each volume; volumes
 MAX_WRITERS: Final = 3  # topics, and principals
@@ -50,7 +50,7 @@ def describe_storage(status: Mapping[str, Any]) -> list[str]:
     if not status["enabled"]:
         return ["storage protection is off: the configuration has no section storage, or its check_interval is PT0S"]
     observe = ", mode observe: nothing is held back" if status["mode"] == "observe" else ""
-    age = "never seen" if status["age_s"] is None else f"{_duration_text(status['age_s'])} old"
+    age = "never seen" if status["age_s"] is None else f"{format_duration(status['age_s'])} old"
     lines = [
         *_volume_table(status["brokers"]),
         f"factor      {status['factor']:.3g}  {status['state']} ({status['origin']}, {age}{observe})",
@@ -68,12 +68,12 @@ def describe_storage(status: Mapping[str, Any]) -> list[str]:
         lines.append("problem     a factor between 0 and 1 has no effect: there is no produce limit to be lowered")
     if (then := status["next"]) is not None:
         unless = "" if status["origin"] == "operator" else ", unless the disks are seen again"
-        when = f"in {_duration_text(then['in_s'])}{unless}"
+        when = f"in {format_duration(then['in_s'])}{unless}"
         lines.append(f"then        {then['factor']:.3g}  {then['state']} ({then['origin']}) {when}")
     connected = "" if status["connected"] else ", not connected"
     lines.append(f"source      {status['source']}{connected}")
-    every = _duration_text(status["check_interval_s"])
-    return [*lines, f"next check  in {_duration_text(status['next_check_s'])}, every {every}"]
+    every = format_duration(status["check_interval_s"])
+    return [*lines, f"next check  in {format_duration(status['next_check_s'])}, every {every}"]
 
 
 def _affected_lines(status: Mapping[str, Any]) -> list[str]:
@@ -103,7 +103,7 @@ def _forecast_lines(brokers: list[Mapping[str, Any]]) -> list[str]:
                 soon.append((max(seconds for _, seconds in ahead), broker["id"], volume, ahead))
     return [
         f"forecast    broker {number} {volume['name']}: fills by {format_rate(volume['forecast']['fill_bytes_per_s'])},"
-        + ",".join(f" {name} limit in {_duration_text(seconds)}" for name, seconds in ahead)
+        + ",".join(f" {name} limit in {format_duration(seconds)}" for name, seconds in ahead)
         + _writers_text(volume)
         for _, number, volume, ahead in sorted(soon, key=lambda each: each[0])[:MAX_NAMED]
     ]
@@ -150,9 +150,3 @@ def _volume_table(brokers: list[Mapping[str, Any]]) -> list[str]:
 
 def _limit_text(free: float | None) -> str:
     return "-" if free is None else format_size(free)
-
-
-def _duration_text(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

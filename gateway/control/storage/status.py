@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,22 +33,6 @@ class VolumeOutlook(NamedTuple):
     headroom: VolumeHeadroom | None
     writers: VolumeWriters
     writers_of: Literal["volume", "broker"]
-
-
-class DepartedBroker(NamedTuple):
-    """A broker that isn't active any more, and counts for so long."""
-
-    forgotten_in_s: float
-
-
-class BrokerDisks(NamedTuple):
-    """`unknown`: the fault of the broker's snapshot, or "". `left` None: it is active. `offline`: log dirs."""
-
-    id: int
-    unknown: str
-    left: DepartedBroker | None
-    volumes: Sequence[VolumeOutlook]
-    offline: Sequence[str]
 
 
 class FollowingFactor(NamedTuple):
@@ -88,7 +72,8 @@ class StorageFacts(NamedTuple):
         )
 
     @property
-    def brokers(self) -> list[BrokerDisks]:
+    def brokers(self) -> list[dict[str, Any]]:
+        """As ShownBroker."""
         state = self.state
         volumes: dict[int, list[VolumeOutlook]] = defaultdict(list)
         for each in self.outlooks:
@@ -97,13 +82,13 @@ class StorageFacts(NamedTuple):
         for broker_id, log_dir in state.offline:
             offline[broker_id].append(log_dir)
         return [
-            BrokerDisks(
-                each,
-                state.brokers.get(each, ""),
-                None if each in state.brokers else DepartedBroker(state.departed[each] - self.now),
-                volumes[each],
-                offline[each],
-            )
+            {
+                "id": each,
+                "unknown": state.brokers.get(each, ""),
+                "left": None if each in state.brokers else {"forgotten_in_s": state.departed[each] - self.now},
+                "volumes": volumes[each],
+                "offline": offline[each],
+            }
             for each in sorted({**state.brokers, **state.departed})
         ]
 
@@ -187,10 +172,14 @@ class ShownVolume(_Shown):
 
 
 class ShownLeft(_Shown):
+    """A broker that isn't active any more, and counts for so long."""
+
     forgotten_in_s: Seconds
 
 
 class ShownBroker(_Shown):
+    """`unknown`: the fault of the broker's snapshot, or "". `left` null: it is active. `offline`: log dirs."""
+
     id: int
     unknown: str
     left: ShownLeft | None

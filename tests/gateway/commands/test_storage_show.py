@@ -81,7 +81,7 @@ def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it(
         }
 
     volumes = [
-        outlook("/late", None, 86_401), outlook("/never", None, None), outlook("/soon", 0, 3600, short=True),
+        outlook("/late", None, 86_401), outlook("/never", None, None), outlook("/soon", 0, 9000, short=True),
         outlook("/first", 60, 120), {**volume("/old", 50 * GB), "forecast": None},
     ]  # fmt: skip
     lines = show.describe_storage(status(brokers=[{"id": 1, "unknown": "", "offline": [], "volumes": volumes}]))
@@ -89,7 +89,7 @@ def test_what_fills_soon_and_what_has_too_little_room_is_said_with_who_fills_it(
     rate = "fills by 6.0 MB/s"
     assert lines[9:12] == [
         f"forecast    broker 1 /first: {rate}, soft limit in 60 s, hard limit in 2 min{most}; User:a 5.0 MB/s",
-        f"forecast    broker 1 /soon: {rate}, hard limit in 60 min{most}",
+        f"forecast    broker 1 /soon: {rate}, hard limit in 2 h{most}",
         "problem     broker 1 /soon: 10.0 GB behind the hard limit, less than the 15.0 GB that producers may write"
         " there before the next check",
     ]
