@@ -361,6 +361,9 @@ def test_a_configuration_of_ones_own_replaces_the_one_that_is_made() -> None:
         (["tls.clientAuth=maybe"], "clientAuth"),
         (["persistence.size=big"], "size"),
         (["service.type=ExternalName"], "type"),
+        (["config=null"], "missing property 'config'"),
+        (["admin.extra=null"], "at '/admin': missing property 'extra'"),
+        (["drainTimeoutSeconds=null"], "missing property 'drainTimeoutSeconds'"),  # it would be 0
         (["upstream.bootstrapServers="], "upstream.bootstrapServers is required"),
         (["admin.existingSecret="], "admin.existingSecret is required"),
         (["admin.clientAuth=requested"], "admin.clientAuth needs admin.tlsSecret"),
