@@ -369,8 +369,8 @@ class TopicStore:
     def _mark_lost(self) -> None:
         self._troubles.report_trouble(
             "lost",
-            f"topic {self._topic.name} was deleted; the last known policies stay: create it again, or restart a"
-            " gateway, which does, and it writes the known policies into it",
+            f"topic {self._topic.name} was deleted; the last known policies stay: create it again, with"
+            " cleanup.policy=compact, and they are written into it; a restart of the only gateway would lose them",
         )
         if not self._lost:
             self._lost, self._topic_id = True, None
