@@ -32,10 +32,8 @@ from gateway.channel import (
     FoundConnections,
     GroupSnapshot,
     LatencyReport,
-    LimitShares,
     LocatedConnection,
     LogMessage,
-    PeerRates,
     ProcessChannel,
     QuotaChanges,
     QuotaSnapshot,
@@ -73,7 +71,7 @@ T = TypeVar("T")
 HELLO_TIMEOUT_S: Final = 30.0
 MAX_BACKLOG: Final = 256  # messages that a worker has not read: it has other things to do than new connections
 MAX_BACKLOG_BYTES: Final = 16 * 2**20  # likewise, before an answer to an admin request
-MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second
+MAX_PARTS_BACKLOG: Final = 40  # of the same, for what is said anew every second, or can be once the worker reads
 LOG_CHARS: Final = 1000  # of a worker's line; the names in it are cut by the worker
 _SNAPSHOTS: Final = tuple(itertools.chain.from_iterable(SNAPSHOTS_BY_FACT.values()))
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -92,6 +90,7 @@ class _ConnectedWorker:
         self.final = False
         self.is_replaced = False  # by a later channel, which waits for the end of this one
         self.is_behind = False  # it keeps intervals that the usage log had no room for
+        self.is_outdated = False  # it didn't read, and lacks snapshots: they came often, and may be large
 
     @property
     def expected_connections(self) -> int:
@@ -205,14 +204,18 @@ class WorkerPool:
 
     def _post_all(self, message: Snapshot | QuotaChanges | SnapshotBundle) -> None:
         for worker in self._workers.values():
-            if worker.boot:
-                worker.channel.post(message)
+            if worker.boot and not worker.is_outdated:
+                worker.is_outdated = not self._post_if_reading(worker, message)
+
+    def _update_outdated(self, worker: _ConnectedWorker) -> None:
+        latest = SnapshotBundle(tuple(self._latest[kind] for kind in _SNAPSHOTS if kind in self._latest))
+        worker.is_outdated = not self._post_if_reading(worker, latest)
 
     def publish_provisional(self, message: ThresholdPolicy | QuotaSnapshot | GroupSnapshot) -> None:
         """A snapshot for workers that have none from an earlier control process, until one of its type is published."""
         self._provisional[type(message)] = message
 
-    def _post_if_reading(self, worker: _ConnectedWorker, message: LimitShares | PeerRates) -> bool:
+    def _post_if_reading(self, worker: _ConnectedWorker, message: ToWorker) -> bool:
         """False: the worker is gone, or doesn't read (its backlog must not fill the memory)."""
         if self._workers.get(worker.number) is not worker or worker.channel.backlog >= MAX_PARTS_BACKLOG:
             return False
@@ -335,6 +338,8 @@ class WorkerPool:
         with self._errors.contain_errors(WORKER_MESSAGE):
             self._fleet.record_heard(worker.number)
             self._handle_message(worker, message)
+            if worker.is_outdated:
+                self._update_outdated(worker)
 
     def _handle_message(self, worker: _ConnectedWorker, message: ToControl) -> None:
         match message:

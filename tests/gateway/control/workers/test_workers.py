@@ -333,6 +333,32 @@ def rates(rate: float, *warnings: str) -> WorkerRates:
     return WorkerRates((BrokerRate(1, rate, 0.0, 0.0, None, []),), warnings)
 
 
+async def test_snapshots_for_a_worker_that_does_not_read_do_not_pile_up_and_it_gets_the_latest_when_it_does(
+    control: Control,
+) -> None:
+    rate, topics = QuotaKey("producer_byte_rate", "broker_bps"), tuple(f"topic-{number}" for number in range(2000))
+    control.workers.publish_snapshot(SETTINGS)
+    stopped, reader = await control.join(0, "a"), await control.join(1, "b")
+    for count in range(1, 200):
+        control.workers.publish_snapshot(TopicSnapshot({count: topics}))
+        changed = {Entity("alice"): {rate: float(count)}}
+        control.workers.publish_snapshot(QuotaSnapshot(count, changed), QuotaChanges(changed))
+        assert (await receive(reader, QuotaChanges))[0] == QuotaChanges(changed)
+    assert control.workers._workers[0].channel.backlog <= MAX_PARTS_BACKLOG
+    control.workers.publish_snapshot(ThresholdPolicy(7))
+    stopped.post(WorkerGauges(0, 0, 0))  # it was stopped just when it said so
+    latest = TopicSnapshot({199: topics}), ThresholdPolicy(7), QuotaSnapshot(199, changed)
+    got: list[ToWorker] = []
+    while SnapshotBundle((SETTINGS, *latest)) not in got:
+        with trio.move_on_after(0.1):
+            got.append((await stopped.receive())[0])
+            continue
+        stopped.post(WorkerGauges(0, 0, 0))
+    assert ThresholdPolicy(7) not in got
+    control.workers.publish_snapshot(ThresholdPolicy(8))
+    assert (await stopped.receive())[0] == ThresholdPolicy(8)
+
+
 async def test_rates_of_all_workers_are_one_and_go_with_their_worker(
     control: Control, caplog: pytest.LogCaptureFixture
 ) -> None:
