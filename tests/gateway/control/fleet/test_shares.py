@@ -38,7 +38,7 @@ from policies.limits.description import OTHER_GATEWAYS, FleetUse
 from policies.meters.broker_meters import PeerTraffic
 from policies.meters.meter import TICK_S
 from policies.quotas.names import DEFAULT, Entity, QuotaKey
-from tests.gateway.control.contexts import make_context
+from tests.gateway.control.contexts import Parent, make_context
 from tests.gateway.control.fleet.test_peer_rates import rates
 from tests.policies.fleet.fleet_sim import Book
 
@@ -105,7 +105,8 @@ class Local:
         self.posted: list[tuple[int, PeerRates | LimitShares]] = []
         self.deaf: set[int] = set()
         self.metrics = FleetMetrics()
-        context = make_context(was_up=patient, monotonic=lambda: self.now)
+        self.parent = Parent()
+        context = make_context(parent=self.parent, was_up=patient, monotonic=lambda: self.now)
         self.fleet = FleetControl(context, self.metrics, **options)
         self.fleet.set_policies(policies())
         self.parts: dict[int, dict[str, shares.ShareGrant]] = {}
@@ -493,6 +494,22 @@ def test_workers_hear_how_many_there_are_also_where_the_others_bring_nothing() -
     assert [message.processes for number in range(2) for message in other_rates(play, number)] == [3, 3]
 
 
+def test_rates_that_a_worker_missed_while_it_did_not_read_are_told_again() -> None:
+    play = Local(workers=2)
+    play.fleet.publish_peer_rates()
+    for number in range(2):
+        play.fleet.record_rates(number, rates(1, a=100.0))
+    play.deaf.add(1)
+    play.fleet.publish_peer_rates()
+    assert (others(play, 0) or {})[1].rate == 100.0
+    assert others(play, 1) is None
+    assert play.fleet.rates.is_due
+    play.deaf.clear()
+    play.fleet.publish_peer_rates()
+    assert (others(play, 1) or {})[1].rate == 100.0
+    assert not play.fleet.rates.is_due
+
+
 def test_rates_that_an_earlier_control_told_of_others_that_are_gone_do_not_stay_for_ever() -> None:
     play = Local(workers=2)
     for seconds in (0.0, UNSURE_S - 1):
@@ -532,11 +549,11 @@ def test_a_gateway_that_has_gone_leaves_its_part_at_once() -> None:
         play.report()
         play.step()
         assert play.rate() == pytest.approx(50.0)
-        assert play.gateways[0] == 2
+        assert play.gateways[0] == play.parent.kept.gateways == 2
         play.exchange.peers.lose("gw-2#1")
         leave()
         play.step()
-        assert play.gateways[0] == 1
+        assert play.gateways[0] == play.parent.kept.gateways == 1
 
 
 def test_without_the_exchange_parts_stay_then_go_to_values_that_are_right_in_sum(
@@ -703,6 +720,11 @@ def test_rates_that_all_gateways_bring_to_brokers_are_told_both_ways() -> None:
     play.step(FADED_S)
     play.fleet.publish_peer_rates()
     assert others(play, 0) == {}
+    for rate in (200.0, 150.0):
+        play.exchange.peers.brought = {1: (rate, {})}
+        play.hear(rates=True)
+        play.fleet.publish_peer_rates()
+    assert others(play, 0) == {1: PeerTraffic(150.0)}, "nobody is gone this time"
 
 
 def test_the_rates_of_others_are_shown_as_workers_count_them() -> None:

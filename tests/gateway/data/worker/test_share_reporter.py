@@ -336,6 +336,8 @@ async def test_parts_that_other_gateways_share_by_now_are_not_taken_any_more(
         assert line.bucket.rate == 7e5
         await trio.sleep(0.2)
         assert line.bucket.rate == other.bucket.rate == FLOORS * 1e6 / 4
+        on.look()
+        assert on.said[-1].whole, "a control that was only late has to tell all shares again"
         # a new control counts us in again, but deals nothing yet
         on.reporter.on_control_started()
         on.reporter.apply_shares(LimitShares({}, 4, time.monotonic() + 5.0, lease_s=2.0), trio.current_time())

@@ -54,11 +54,11 @@ class Collector:
 async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
     autojump_clock: MockClock,
 ) -> None:
-    key = total_key(1)
+    key, published = total_key(1), Mock()
     party = SimpleNamespace(
         find_limit=lambda _: None,
         busiest_traffic=GatewayTraffic,
-        on_report_published=lambda _: None,
+        on_report_published=published,
         current_usage=lambda: GatewayUsage({key: LimitDemand(5.0)}, None, 1),
     )
     exchange = UsageExchange({}, "t", "a", party)
@@ -69,6 +69,7 @@ async def test_limits_have_the_numbers_of_the_topic_that_a_report_is_written_to(
         [message] = written.messages
         assert list(form.decode_usage(message).limits.limit) == [form.limit_id(key, topic_id.encode())]
         written.messages.clear()
+    assert [call.args for call in published.call_args_list] == [([key],), ([],)], "peers count what was reported first"
 
 
 async def test_a_writer_that_cannot_be_made_just_now_is_made_later(

@@ -679,13 +679,14 @@ def test_usages_that_do_not_concern_a_gateway_are_remembered_while_there_is_room
     assert len(b.knows(GOLD)) == 1
 
 
-def test_a_limit_that_was_idle_for_long_is_forgotten() -> None:
-    fleet, a, b, _ = trio_of()
+@pytest.mark.parametrize("cycle_s", [1.0, 2.0])
+def test_a_limit_that_was_idle_for_long_is_forgotten(cycle_s: float) -> None:
+    fleet, a, b, _ = trio_of(cycle_s=cycle_s)
     a.uses = {GOLD: LimitDemand(100.0), TOTAL: LimitDemand(1.0)}
     a.rates = [ThresholdRate(1, "t", 5.0)]
     fleet.cycle()
     a.uses, a.rates = {TOTAL: LimitDemand(1.0)}, []
-    fleet.cycle(round(reports.IDLE_S))
+    fleet.cycle(round(reports.IDLE_S / cycle_s))
     assert GOLD in a.reporter.limits
     fleet.cycle(20)
     assert (GOLD in a.reporter.limits, TOTAL in a.reporter.limits) == (False, True)
@@ -1074,7 +1075,7 @@ def test_rates_of_brokers_and_topics_are_summed_over_peers() -> None:
 
 def test_where_there_are_too_many_topics_brokers_are_counted_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_RATES", 100)
-    fleet, a, b, c = trio_of()
+    fleet, a, b, c = trio_of(cycle_s=2.0)
     a.rates = [ThresholdRate(1, f"t{n}", 1.0) for n in range(100)] + [ThresholdRate(1, None, 100.0)]
     b.rates = [ThresholdRate(1, f"t{n}", 1.0) for n in range(100)] + [ThresholdRate(1, None, 100.0)]
     fleet.cycle()
@@ -1084,9 +1085,10 @@ def test_where_there_are_too_many_topics_brokers_are_counted_and_it_is_told(monk
     assert c.peers.drop_counts["too-many"] >= 1
     assert "topics isn't counted" in c.peers.problem
     a.rates = b.rates = []
-    fleet.cycle(11)
-    c.peers.expire_peers(fleet.now)
-    assert c.peers.problem == ""
+    for seconds, is_told in ((19, True), (2, False)):  # ten cycles
+        fleet.cycle(seconds)
+        c.peers.expire_peers(fleet.now)
+        assert bool(c.peers.problem) == is_told
 
 
 def test_topics_that_kafka_would_not_have_are_left_out() -> None:
