@@ -54,11 +54,10 @@ class ConfiguredLimits:
 
 
 class LimitsInUse:
-    """Keys of limits in use. `limits`: the size of each. `has_begun`: set when a worker is the first to use one."""
+    """Keys of limits in use. `limits`: the size of each."""
 
     def __init__(self, policies: PolicySet) -> None:
         self.limits: dict[FleetKey, float] = {}
-        self.has_begun = False
         self._configured = ConfiguredLimits(policies)
         self._names: dict[FleetKey, LimitName] = {}
         self._busy: dict[int, set[FleetKey]] = {}  # by worker
@@ -91,8 +90,7 @@ class LimitsInUse:
         busy = self._busy.setdefault(worker, set())
         if idle:
             busy.discard(key)
-        elif key not in busy:
-            self.has_begun |= not any(key in other for other in self._busy.values())
+        else:
             busy.add(key)
         return True
 

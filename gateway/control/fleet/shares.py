@@ -395,7 +395,7 @@ class FleetControl:
             return False
         if self._allocator is None:
             return True
-        if self._limits_in_use.is_behind or self._limits_in_use.has_begun:
+        if self._limits_in_use.is_behind:
             return False
         return self._allocator.gateway_count == 1 or self._allocator.is_settled
 
@@ -424,9 +424,8 @@ class FleetControl:
         if self._allocator is None or self.exchange is None:
             return
         now = self._clock()
-        began, self._limits_in_use.has_begun = self._limits_in_use.has_begun, False
         changed = self._limits_in_use.refresh_limits(MAX_LOOKED_UP)
-        if (began or changed or self._allocator.is_urgent) and self._allocator.gateway_count > 1:
+        if (changed or self._allocator.is_urgent) and self._allocator.gateway_count > 1:
             self.exchange.report_soon()
         if changed:
             self._allocator.update_limits(changed)

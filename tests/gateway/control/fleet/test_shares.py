@@ -220,6 +220,14 @@ def test_a_gateway_without_others_tells_its_workers_nothing() -> None:
     assert play.fleet.state == "local"
 
 
+def test_one_group_with_a_limit_is_enough_to_have_something_to_share() -> None:
+    play = Local()
+    free = {PolicyKey.of_group("free", EXISTS): 1.0, PolicyKey.of_group("gold", EXISTS): 1.0}
+    for values, has_limits in ((free, False), ({**free, PolicyKey.of_group("gold", PUBLISH_BYTES): 5.0}, True)):
+        play.fleet.set_policies(PolicySet(values))
+        assert play.fleet.has_limits == has_limits
+
+
 def test_a_gateway_that_hears_of_no_others_tells_so_once_and_nothing_else() -> None:
     play = Fleet(workers=2)
     assert play.posted == [(0, LimitShares(whole=True)), (1, LimitShares(whole=True))]

@@ -529,8 +529,10 @@ async def test_a_worker_that_ended_in_order_is_no_loss(control: Control) -> None
 async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Control) -> None:
     worker = await control.join()
     control.workers.drain(5)
-    assert (await receive(worker, DrainRequest))[0] == DrainRequest(5)
-    worker.close()
+    late = await control.join(1, "b")
+    for each in (worker, late):
+        assert (await receive(each, DrainRequest))[0] == DrainRequest(5)
+        each.close()
     await control.workers.wait_ended()
     control.intake.record_lost_workers()
     await control.usage_log.wait_drained()
@@ -623,8 +625,9 @@ async def test_intervals_that_the_usage_log_has_no_room_for_stay_in_their_worker
     worker = await control.join()
     for seq in range(4):
         worker.post(UsageInterval("boot-1", 0, seq, 0, 1000, (row(),)))
-    while control.usage_log.queued < 2:
-        await trio.testing.wait_all_tasks_blocked(0.01)
+    worker.post(WorkerGauges(9, 0, 0))
+    await until(lambda: control.sample("connections", worker="0") == 9)
+    assert control.usage_log.queued == 2
     assert control.reconnects == []
     full = False
     while not control.reconnects:
