@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from gateway.channel import DemandReport, LimitShares, PeerRates
 from gateway.control.fleet.exchange.exchange import PeerNews, ThresholdRate
-from gateway.control.fleet.exchange.usage_codec import RatePlace
+from gateway.control.fleet.exchange.usage_codec import GatewayTraffic, RatePlace
 from gateway.control.fleet.limits_in_use import IDLE_S
 from gateway.control.fleet.peer_rates import FADED_S, FADING_S, UNSURE_S
 from gateway.control.fleet.reachability import KNOWN_S
@@ -31,6 +31,7 @@ from gateway.control.fleet.shares import (
 from gateway.control.metrics import FleetMetrics
 from policies.definitions.policy_set import PolicySet
 from policies.definitions.policy_values import PolicyKey
+from policies.explain import TopicFlow
 from policies.fleet import shares
 from policies.fleet.keys import group_key, quota_key
 from policies.groups.names import EXISTS, PUBLISH_BYTES
@@ -828,6 +829,13 @@ def test_a_limit_that_changes_is_told_before_the_cycle_ends() -> None:
     play.fleet.set_policies(policies(gold=50.0))
     play.step()
     assert play.exchange.hurries == before + 1
+    assert play.fleet.find_limit(GOLD) == 50.0, "of which two in a hundred are news"
+
+
+def test_the_busiest_traffic_is_for_peers_if_there_are_any() -> None:
+    busy = GatewayTraffic({"clicks": TopicFlow(5.0, 1.0)})
+    assert Fleet(traffic=lambda: busy).fleet.busiest_traffic() == GatewayTraffic()
+    assert two(traffic=lambda: busy).fleet.busiest_traffic() == busy
 
 
 def test_a_gateway_that_is_alone_is_in_no_hurry() -> None:

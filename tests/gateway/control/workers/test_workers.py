@@ -48,8 +48,11 @@ from gateway.control.internal_errors import InternalErrors
 from gateway.control.metrics import GatewayMetrics
 from gateway.control.usage.usage_log import UsageLogWriter
 from gateway.control.usage.usage_spool import UsageSpool
+from gateway.control.workers.snapshot_publisher import SnapshotPublisher
 from gateway.control.workers.workers import MAX_PARTS_BACKLOG
 from policies import usage
+from policies.definitions.policy_set import PolicySet
+from policies.definitions.policy_values import PolicyKey
 from policies.fleet.shares import LimitDemand, ShareGrant
 from policies.quotas.names import Entity, QuotaKey
 from policies.storage import StorageFactor
@@ -532,11 +535,16 @@ async def test_a_worker_that_never_said_its_last_is_noted_at_the_end(control: Co
     late = await control.join(1, "b")
     for each in (worker, late):
         assert (await receive(each, DrainRequest))[0] == DrainRequest(5)
-        each.close()
+    worker.close()
+    await until(lambda: control.workers.connected == 1)
+    with trio.move_on_after(0.01) as waiting:
+        await control.workers.wait_ended()
+    assert waiting.cancelled_caught, "the other one may still say something"
+    late.close()
     await control.workers.wait_ended()
     control.intake.record_lost_workers()
     await control.usage_log.wait_drained()
-    assert control.records()[-1]["kind"] == "lost"
+    assert [record["kind"] for record in control.records()] == ["lost", "lost"]
 
 
 async def test_a_worker_of_another_release_is_not_talked_to(control: Control, caplog: pytest.LogCaptureFixture) -> None:
@@ -649,3 +657,20 @@ async def test_a_worker_that_an_earlier_control_informed_keeps_what_it_knows(con
     control.workers.publish_snapshot(known)
     assert (await receive(informed, ThresholdPolicy))[0] == known
     assert (await receive(fresh, ThresholdPolicy))[0] == known
+
+
+async def test_before_policies_are_loaded_again_a_worker_without_any_gets_those_of_the_configuration(
+    control: Control,
+) -> None:
+    loaded, context = trio.Event(), make_context(was_up=True)
+    publisher = SnapshotPublisher(context, control.workers, loaded, b"")
+    publisher.publish_policies(PolicySet({PolicyKey.of_broker(): 100.0}))
+    fresh, informed = await control.join(0, "boot-1"), await control.join(1, "boot-2", informed=True)
+    assert (await receive(fresh, ThresholdPolicy))[0].total == 100.0
+    loaded.set()
+    publisher.publish_policies(PolicySet({PolicyKey.of_broker(): 200.0}))
+    together, _ = await informed.receive()
+    assert isinstance(together, SnapshotBundle), "until then it went on with what it had"
+    assert isinstance(together.snapshots[0], ThresholdPolicy)
+    assert together.snapshots[0].total == 200.0
+    assert (await receive(fresh, SnapshotBundle))[0] == together

@@ -745,6 +745,23 @@ def test_a_gateway_that_says_goodbye_is_gone_at_once_with_its_traffic() -> None:
     assert (b.knows(GOLD), b.peers.peer_count, b.peers.traffic_by_gateway()) == ([], 1, {})
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_gateways_that_are_gone_leave_room_for_others(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "MAX_PEERS", 3)
+    fleet, _, b, _ = trio_of()
+    for number in range(100, 105):
+        again = Gateway("again", number)
+        fleet.gateways.append(again)
+        fleet.cycle(2)
+        assert set(b.peers.living_gateways.values()) == {"a", "c", "again"}
+        fleet.gateways.remove(again)
+        for message in again.reporter.make_leave_message() if leaves else []:
+            fleet.deliver(message)
+        fleet.cycle(1 if leaves else round(peers.FORGOTTEN_CYCLES) + 1)
+        b.peers.expire_peers(fleet.now)
+        assert [peer.gateway for peer in b.peers.peer_statuses(fleet.now)] == ["a", "c"]
+
+
 @pytest.mark.seed("82.33")
 @pytest.mark.parametrize("cycle_s", [1.0, 2.0])
 def test_a_peer_is_gone_that_was_silent_for_more_than_two_cycles_while_we_were_not(cycle_s: float) -> None:
