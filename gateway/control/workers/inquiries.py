@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -43,7 +44,8 @@ class WorkerInquiries:
     def __init__(self, post: Callable[[FindConnections], int]) -> None:
         self._post = post
         self._open: dict[int, _OpenInquiry] = {}
-        self._tokens = itertools.count(1)
+        # Other ones than a former control's: workers may answer that one's questions yet.
+        self._tokens = itertools.count(secrets.randbits(48))
         self._places = trio.Semaphore(MAX_AT_ONCE)
 
     async def find_connections(self, question: FindConnections) -> InquiryResult:
