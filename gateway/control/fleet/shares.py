@@ -165,17 +165,14 @@ class FleetControl:
 
     def record_heard(self, worker: int) -> None:
         """The worker has sent a message, whatever it is."""
-        member = self._workers.get(worker)
-        if member is None:
-            return
+        member = self._workers[worker]
         member.silent_s = 0.0
         if member.is_silent:
             self._mark_silent(worker, member, is_silent=False)
 
     def is_silent(self, worker: int) -> bool:
         """Whether the worker has sent nothing for SILENT_S, so that it is stopped."""
-        member = self._workers.get(worker)
-        return member is not None and member.is_silent
+        return self._workers[worker].is_silent
 
     def _mark_silent(self, worker: int, member: _MemberWorker, *, is_silent: bool) -> None:
         """Others must not wait for a worker that is stopped, and whose clients take nothing."""
