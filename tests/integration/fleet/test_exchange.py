@@ -13,7 +13,7 @@ import pytest
 import trio
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from gateway.control.fleet.exchange import exchange as exchange_module
 from gateway.control.fleet.exchange import usage_codec as form
@@ -270,6 +270,22 @@ async def test_a_topic_that_is_deleted_is_made_anew(
         assert a.problem == ""
     assert (a.gone, b.gone) == ([], [])  # nobody was taken for dead
     assert "Traceback" not in caplog.text
+
+
+async def test_partitions_that_somebody_adds_are_read_at_once(kafka: EmbeddedCluster, topic: str) -> None:
+    a, b = (Gateway(kafka, topic, name, cycle_s=PATIENT_S) for name in "ab")
+    async with running(a, b):
+        await a.ready(1)
+        await b.ready(1)
+        client = admin(kafka)
+        client.create_partitions([NewPartitions(topic, 3)])[topic].result(timeout=WAIT_S)
+        for each in (a, b):
+            await each.until("partitions", lambda each=each: each.exchange._reader._partitions == {0, 1, 2})  # type: ignore[misc]
+            await each.until("end of each", lambda each=each: each.exchange._reader.is_reading)  # type: ignore[misc]
+        a.uses = {GOLD: LimitDemand(200.0)}
+        await b.until("a rate of 200", lambda: b.knows(GOLD) == [200.0])
+        assert (a.states, b.states) == ([True], [True])
+    assert (a.gone, b.gone) == ([], [])
 
 
 async def test_a_consumer_that_reads_nothing_more_is_replaced(

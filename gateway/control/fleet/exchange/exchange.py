@@ -323,8 +323,8 @@ class UsageExchange:
             self.writer.open()
             self._reporter.on_report_lost()
             self._reporter.repeat_all()
-            self._reader.renew_consumer()
         self._found = found
+        self._reader.renew_consumer()  # the present one would not find partitions that are new for ten seconds
         self._reader.follow_partitions(found.partitions)
 
 
