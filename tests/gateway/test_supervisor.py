@@ -440,3 +440,18 @@ async def test_each_of_many_workers_that_dies_is_started_again(monkeypatch: pyte
                 while worker.restarts != restarts:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
+
+
+def test_a_control_that_missed_a_listening_socket_is_given_the_one_that_is_open() -> None:
+    """Clients wait at it. It had too many open files, and asks for the address once more."""
+    parent = supervisor._ProcessSupervisor(parent_link.StartControl(b"{}"), 1, 0, (0.0, 20.0), supervisor.child_command)
+    port = find_free_port(2)
+    other_port = port + 1
+    first = parent.open_socket("broker 1", "127.0.0.1", port)
+    with socket.create_connection(("127.0.0.1", port)):
+        assert parent.open_socket("broker 1", "127.0.0.1", port) is first
+        first.accept()[0].close()
+    moved = parent.open_socket("broker 1", "127.0.0.1", other_port)
+    assert (first.fileno(), moved.getsockname()[1]) == (-1, other_port), "one address for each name"
+    parent.close_socket("broker 1")
+    assert moved.fileno() == -1
