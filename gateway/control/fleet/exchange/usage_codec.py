@@ -88,6 +88,8 @@ def decode_usage(data: bytes) -> ResourceUsage:
     """
     if not 2 <= len(data) <= MAX_BYTES:
         raise MalformedUsage("too short, or too long")
+    if data[0] >= ord(" "):  # text: another program's
+        raise MalformedUsage("no version")
     if data[0] != VERSION:
         raise UnknownVersion(str(data[0]))
     try:

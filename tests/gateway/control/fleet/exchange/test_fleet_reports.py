@@ -990,6 +990,7 @@ def broken(change: Callable[[ResourceUsage], object]) -> bytes:
         b"",
         b"\x03",
         b"\x03\x0a\xff",
+        b'{"not": "a report"}',  # nor one of a release 123
         broken(lambda m: m.ClearField("broker")),
         broken(lambda m: setattr(m, "broker", "x" * 256)),
         broken(lambda m: setattr(m, "broker", "a\nforged line")),
