@@ -45,7 +45,7 @@ class WorkerInquiries:
         self._post = post
         self._open: dict[int, _OpenInquiry] = {}
         # Other ones than a former control's: workers may answer that one's questions yet.
-        self._tokens = itertools.count(secrets.randbits(48))
+        self._tokens = itertools.count(int.from_bytes(secrets.token_bytes(6)))
         self._places = trio.Semaphore(MAX_AT_ONCE)
 
     async def find_connections(self, question: FindConnections) -> InquiryResult:
