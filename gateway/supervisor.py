@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -370,11 +371,14 @@ class _ProcessSupervisor:
     async def _reconnect_worker(self, worker: _ChildProcess) -> None:
         """Not at once again and again: a channel may break of a message on it, which comes again on the next."""
         broken = worker.connected_at
-        pause = worker.reconnects.next_pause(trio.current_time() - broken)
-        log.warning("%s and control lost their channel: a new one in %g s", worker.name, pause)
-        await trio.sleep(pause)
-        if worker.connected_at == broken:  # else one of them was started again, and both have one
-            self._connect_worker(worker)
+        while True:
+            pause = worker.reconnects.next_pause(trio.current_time() - broken)
+            log.warning("%s and control lost their channel: a new one in %g s", worker.name, pause)
+            await trio.sleep(pause)
+            with contextlib.suppress(OSError):  # no descriptors just now: that ends neither of them
+                if worker.connected_at == broken:  # else one of them was started again, and both have one
+                    self._connect_worker(worker)
+                return
 
     async def _receive_messages(self, child: _ChildProcess, line: ProcessChannel[ToChild, ToParent]) -> None:
         try:

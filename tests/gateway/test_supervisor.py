@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -455,3 +456,19 @@ def test_a_control_that_missed_a_listening_socket_is_given_the_one_that_is_open(
     assert (first.fileno(), moved.getsockname()[1]) == (-1, other_port), "one address for each name"
     parent.close_socket("broker 1")
     assert moved.fileno() == -1
+
+
+async def test_no_descriptors_for_a_new_channel_just_now_ends_no_child(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    parent = supervisor._ProcessSupervisor(parent_link.StartControl(b"{}"), 1, 0, (0.0, 20.0), supervisor.child_command)
+    (worker,) = parent._workers
+    channels = parent._control.channel, worker.channel = Mock(), Mock()
+    pair, shortage = socket.socketpair(), OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(socket, "socketpair", Mock(side_effect=[shortage, shortage, pair]))
+    with trio.fail_after(60):
+        await parent._reconnect_worker(worker)
+    for channel in channels:
+        (message, descriptor), _ = channel.post.call_args
+        assert message == parent_link.NewChannel(0, -1, -1)
+        os.close(descriptor)
