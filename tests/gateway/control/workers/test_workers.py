@@ -348,8 +348,11 @@ async def test_snapshots_for_a_worker_that_does_not_read_do_not_pile_up_and_it_g
         control.workers.publish_snapshot(QuotaSnapshot(count, changed), QuotaChanges(changed))
         assert (await receive(reader, QuotaChanges))[0] == QuotaChanges(changed)
     assert control.workers._workers[0].channel.backlog <= MAX_PARTS_BACKLOG
-    control.workers.publish_snapshot(ThresholdPolicy(7))
-    stopped.post(WorkerGauges(0, 0, 0))  # it was stopped just when it said so
+    for _ in range(10):
+        await stopped.receive()
+    await until(lambda: control.workers._workers[0].channel.backlog < MAX_PARTS_BACKLOG)
+    control.workers.publish_snapshot(ThresholdPolicy(7))  # there is room, but what is before it was left out
+    stopped.post(WorkerGauges(0, 0, 0))
     latest = TopicSnapshot({199: topics}), ThresholdPolicy(7), QuotaSnapshot(199, changed)
     got: list[ToWorker] = []
     while SnapshotBundle((SETTINGS, *latest)) not in got:
