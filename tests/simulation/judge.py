@@ -142,6 +142,7 @@ class Limit:
         held: the bytes that clients hold back under it just now; `held_at`: by gateway's host, where several share it.
             `all_want`: whether each of its clients does.
         slack: bytes of whole requests that may pass on top within a second, one of each client.
+        answer_bytes: of one large answer, which a window may be short of.
         saves_nothing: while all its clients wait; topics under a total have buckets of their own, which do.
         owed: bytes that came beyond the limit, and have not been paid back; at most OWED_S seconds' worth.
         quiet_from: from when on windows are judged; `bounded_from`: whether they are above the limit; `over_from`: full
@@ -151,9 +152,10 @@ class Limit:
 
     def __init__(
         self, name: str, rate: float, held: Callable[[], float], all_want: Callable[[], bool], slack: float,
-        held_at: Callable[[], Mapping[str, float]] = dict,
+        held_at: Callable[[], Mapping[str, float]] = dict, answer_bytes: float = 0.0,
     ) -> None:  # fmt: skip
         self.name = name
+        self.answer_bytes = answer_bytes
         self.held_at = held_at
         self.all_want = all_want
         self.rate = rate
@@ -651,7 +653,7 @@ class Judge(Observer):
                 limit.highest = max(limit.highest, share)
                 if is_wanted:
                     limit.lowest = min(limit.lowest, share)
-                    used = share + seconds[0].owed / limit.rate / WINDOW_S
+                    used = share + (seconds[0].owed + limit.answer_bytes) / limit.rate / WINDOW_S
                     if used < USED_SHARE and limit.is_lower_judged and (used < TURNS_SHARE or not _has_turns(limit)):
                         self.accuse("a limit unused", f"{limit.name}: {share:.3f} of it over {WINDOW_S} s")
                 if limit.is_lower_judged and limit.saves_nothing:

@@ -713,8 +713,8 @@ class World:
         largest = max(
             round(1.5 * client.batch_bytes) for client in self.plan.clients
         )  # an answer's last batch is whole
-        slack = sum(consumer.max_bytes + largest for consumer in self.consumers)
-        return Limit(name, rate, held, lambda: held() >= rate, slack)
+        answers = [consumer.max_bytes + largest for consumer in consumers]
+        return Limit(name, rate, held, lambda: held() >= rate, sum(answers), answer_bytes=max(answers))
 
     def _held(self, clients: Iterable[Client], node_id: int | None = None) -> float:
         return sum(client.held_bytes(node_id) for client in clients)
