@@ -269,6 +269,12 @@ class Transactions:
             if transaction.outcome in ("committed", "aborted") and commits != (transaction.outcome == "committed"):
                 self._accuse("not what it was told", f"{transaction.name}, {transaction.outcome}: {place}")
 
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: in another one of that name the same places are others."""
+        self._places = {place for place in self._places if place[0] != topic}
+        self._is_committed = {place: fate for place, fate in self._is_committed.items() if place[0] != topic}
+        self._open = {key: many for key, many in self._open.items() if key[1] != topic}
+
     def read(self, topic: str, index: int, offset: int) -> None:
         """A consumer with read_committed got the batch there."""
         if (topic, index, offset) in self._places and not self._is_committed.get((topic, index, offset)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.judge import WINDOW_S, Judge, Limit, RejectingTotal
+from tests.simulation.judge import WINDOW_S, Judge, Limit, RejectingTotal, Transaction, Transactions
+from tests.simulation.models.wire import Batch
 
 RATE = 1000.0
 
@@ -57,3 +58,17 @@ def test_a_gateway_that_starts_may_let_its_part_of_two_bursts_pass_again(part: f
     total.excuse("gw1", 0.0, 2.0 * 5.0 * part)
     total.taken["gw1"] = round(15.0 * RATE)
     assert bool(total.end_second()) is is_wrong
+
+
+@pytest.mark.parametrize("is_another", [False, True])
+def test_a_topic_that_is_made_again_has_other_batches_at_the_same_places(*, is_another: bool) -> None:
+    found: list[str] = []
+    transactions = Transactions(lambda kind, text: found.append(kind))
+    transactions.append(Transaction("one"), "orders", 0, 7, Batch(0, 0, 1, 100, 1, 1, 0, 0))
+    transactions.mark(1, "orders", 0, commits=True)
+    if is_another:
+        transactions.forget_topic("orders")
+        transactions.append(Transaction("two"), "orders", 0, 7, Batch(0, 0, 1, 100, 1, 1, 0, 0))
+        transactions.mark(1, "orders", 0, commits=False)
+    transactions.pass_by("orders", 0, 7)
+    assert found == ([] if is_another else ["unread"])

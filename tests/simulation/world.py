@@ -872,6 +872,7 @@ class World:
         topic = self.cluster.delete_topic(name)
         self.judge.deleted.add(topic.topic_id)
         self.judge.deleted_names.add(name)
+        self.judge.transactions.forget_topic(name)
         self.agenda.after(min(fault.seconds, 8.0), lambda: self.cluster.create_topic(name, self.plan.topics[name]))
 
     def _disk_full(self, fault: Fault) -> None:
