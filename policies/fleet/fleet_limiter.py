@@ -313,10 +313,11 @@ class FleetLimiter(RateLimiter):
         answer = super().check_admission(size, now, may_wait, denied_s, client)
         if answer is AT_ONCE:
             return answer
-        longest = self.max_wait_s(now)
+        used_up = self.is_used_up(now)
+        longest = self.max_wait_s(now, used_up=used_up)
         if answer.wait_s > longest:
             answer = answer._replace(wait_s=longest, room_in_s=min(answer.room_in_s, longest))
-        self.record_wait(answer.wait_s, now, used_up=self.is_used_up(now))
+        self.record_wait(answer.wait_s, now, used_up=used_up)
         return answer
 
     def wait_after_charge(self, now: float) -> float:
@@ -360,15 +361,16 @@ class FleetLimiter(RateLimiter):
     def debt_wait_s(self, now: float) -> float:
         """Seconds until the debt is paid, but no more than `max_wait_s`; 0.0 without one."""
         wait = self.bucket.debt_wait_s(now)
-        return min(wait, self.max_wait_s(now)) if wait else 0.0
+        return min(wait, self.max_wait_s(now, used_up=self._was_used_up)) if wait else 0.0
 
-    def max_wait_s(self, now: float) -> float:
+    def max_wait_s(self, now: float, *, used_up: bool) -> float:
         """The most seconds that a connection may have to wait: unbounded, unless the limiter's rate is provisional, as
-        no connection has waited for long enough to have the share that follows from it.
+        no connection has waited for long enough to have the share that follows from it, or as the share may become
+        smaller during this wait, which isn't for others (`used_up`: see record_wait).
         """
         settle_s = 0.0 if self.scope == "gateway" else self.fleet.settle_s
         is_hungry = now - self.hungry_until <= settle_s and now - self._hungry_since >= settle_s
-        provisional = now < self.fleet.provisional_until or not is_hungry
+        provisional = now < self.fleet.provisional_until or not (used_up and is_hungry)
         return settle_s if settle_s > 0.0 and provisional else math.inf
 
     @property

@@ -206,12 +206,15 @@ class ThresholdBuckets:
             self.limiter.set_limit(configured, factor, now)
             self._fit_portions(now)
 
-    def mark_hungry(self, meter: TopicMeter, wait: float, now: float) -> None:
-        """A client of the topic waits for so long."""
-        wait = min(wait, self.limiter.max_wait_s(now), MAX_DELAY_S)
+    def mark_hungry(self, meter: TopicMeter, wait: float, now: float) -> float:
+        """A client of the topic waits for so long. Returns the most seconds that it may have to wait."""
+        used_up = self.limiter.is_used_up(now)
+        longest = self.limiter.max_wait_s(now, used_up=used_up)
+        wait = min(wait, longest, MAX_DELAY_S)
         if meter.topic_bucket is not None:
             meter.topic_bucket.mark_waiting(wait, now)
-        self.limiter.record_wait(wait, now, used_up=self.limiter.is_used_up(now))
+        self.limiter.record_wait(wait, now, used_up=used_up)
+        return longest
 
     def is_hungry(self, now: float) -> bool:
         """Whether a request has to wait for the total."""

@@ -150,14 +150,12 @@ class ThresholdPacer(ThresholdStrategy):
         refusal = self._admission.find_refusal(ahead, after, patience.may_delay, patience.denied_s)
         owed = ahead + total.excess_debt / total.rate
         if refusal is not None and (patience.may_delay or not waits_for_itself or owed > DEBT_S):
-            self.buckets.mark_hungry(meter, refusal.wait_s, now)
-            longest = self.buckets.limiter.max_wait_s(now)
+            longest = self.buckets.mark_hungry(meter, refusal.wait_s, now)
             return refusal._replace(wait_s=min(refusal.wait_s, longest), room_in_s=min(refusal.room_in_s, longest))
         wait = min(total.debt_wait_after(size, now), bucket.debt_wait_after(size, now))
         if wait < MIN_WAIT_S:
             return AT_ONCE
-        self.buckets.mark_hungry(meter, wait, now)
-        return AdmissionResult(True, min(wait, self.buckets.limiter.max_wait_s(now)))
+        return AdmissionResult(True, min(wait, self.buckets.mark_hungry(meter, wait, now)))
 
     def refresh_topics(self) -> None:
         self.buckets.mark_outdated()

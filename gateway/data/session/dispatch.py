@@ -127,7 +127,7 @@ class _FetchedGroup:
                 if limiter is not None:
                     amount = frame_bytes * (last / self.last_frame_bytes)
                     after = (amount - limiter.bucket.token_level(now)) / limiter.bucket.rate
-                    wait = max(wait, min(after, limiter.max_wait_s(now)))
+                    wait = max(wait, min(after, limiter.max_wait_s(now, used_up=limiter.is_used_up(now))))
         return wait
 
 

@@ -241,7 +241,23 @@ def test_a_line_that_clients_wait_for_is_not_provisional_until_none_does_or_a_ga
         one.charge_amount(60, tenth / 10)
     now = one.hungry_until + pause_s
     made.update_grants({}, gateways, SETTLE_S, now)
+    one.bucket.consume_tokens(one.bucket.token_level(now), now)
     assert (one.check_admission(4000, now, True, 0.0).wait_s == SETTLE_S) is provisional
+
+
+def test_a_wait_that_wants_no_more_is_short_also_where_clients_have_waited_a_moment_ago() -> None:
+    """The part may become an idle one's during that wait."""
+    for own in (False, True):
+        one = FleetLimiter(fleet(3), KEY, LIMIT, 1.0, 0.0, own=own)
+        for tenth in range(50):
+            one.check_admission(60, tenth / 10, True, 0.0)
+            one.charge_amount(60, tenth / 10)
+        now = one.hungry_until + 1.0
+        hungry_until = one.hungry_until
+        assert one.check_admission(4000, now, True, 0.0).wait_s == SETTLE_S
+        one.charge_amount(4000, now)
+        assert one.wait_after_charge(now) == SETTLE_S
+        assert one.hungry_until == hungry_until
 
 
 @given(
